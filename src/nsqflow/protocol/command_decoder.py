@@ -1,0 +1,276 @@
+"""The server's side of the commands: bytes from a client become ``Command`` objects.
+
+Whatever is wrong raises a ``RemoteProtocolError`` with the code and the words of nsqd
+1.3.0 (``nsqd/protocol_v2.go``), as soon as nsqd would know: a body that is too big is
+refused when its size is read, not when all of it has arrived.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from nsqflow.errors import RemoteProtocolError
+from nsqflow.protocol import commands, publish
+from nsqflow.protocol.body_decoder import BatchBody, SingleBody
+from nsqflow.protocol.buffer import ReceiveBuffer
+from nsqflow.protocol.commands import Command, Subscription, is_valid_start
+from nsqflow.protocol.dialect import Dialect
+from nsqflow.protocol.limits import Limits
+from nsqflow.protocol.messages import ID_SIZE
+from nsqflow.protocol.names import is_valid_name
+
+_ANSWERS = (b"FIN ", b"REQ ", b"TOUCH ")
+
+_GO_ESCAPES = {code: f"\\x{code:02x}" for code in (*range(32), *range(127, 256))}
+_GO_ESCAPES |= {7: r"\a", 8: r"\b", 9: r"\t", 10: r"\n", 11: r"\v", 12: r"\f", 13: r"\r"}
+_GO_ESCAPES |= {ord('"'): r"\"", ord("\\"): r"\\"}
+
+
+class CommandDecoder:
+    """Turns received bytes into commands, wherever the network cut them."""
+
+    def __init__(
+        self,
+        dialect: Dialect = Dialect.CLASSIC,
+        limits: Limits | None = None,
+        admit: Callable[[str], bool] = lambda name: True,
+    ) -> None:
+        self.buffer = ReceiveBuffer()
+        self._redesigned = dialect is Dialect.REDESIGNED
+        self._limits = limits or Limits()
+        # Asked once a command's word is read: False passes over it, an error ends all.
+        self._admit = admit
+        self._body: SingleBody | BatchBody | None = None  # announced by the line before it
+        self._readers: dict[bytes, Callable[[list[bytes]], Command | None]] = {
+            b"IDENTIFY": self._identify,
+            b"AUTH": self._auth,
+            b"SUB": self._sub,
+            b"PUB": self._pub,
+            b"MPUB": self._mpub,
+            b"RDY": self._rdy,
+            b"FIN": lambda params: commands.Fin(_id(params)),
+            b"REQ": self._req,
+            b"TOUCH": lambda params: commands.Touch(_id(params)),
+            b"CLS": lambda params: commands.Cls(),
+            b"NOP": lambda params: commands.Nop(),
+        }
+        if self._redesigned:
+            self._readers |= {
+                b"SUB_ORDERED": self._sub,
+                b"SUB_ADVANCED": self._sub,
+                b"PUB_TRACE": self._pub_trace,
+                b"MPUB_TRACE": self._mpub_trace,
+                b"PUB_EXT": self._pub_ext,
+                b"MPUB_EXT": self._mpub_ext,
+            }
+        else:
+            self._readers[b"DPUB"] = self._dpub
+
+    def next(self) -> Command | None:
+        """Return the next command that is complete."""
+        command = None
+        while command is None and self.buffer.ready():
+            if self._body is None:
+                params = self._line()
+                command = self._read(params) if params else None
+            else:
+                command = self._body.read(self.buffer, self._limits)
+                self._body = self._body if command is None else None
+        return command
+
+    # The line.
+
+    def _line(self) -> list[bytes] | None:
+        buffer = self.buffer
+        skip = self._id_end(buffer.data, buffer.pos) if self._redesigned else 0
+        # A line that is too long nsqd answers by closing, without a word.
+        line = buffer.read_line(self._limits.max_line_size, skip)
+        if line is None:
+            return None
+        if not skip:
+            return line.removesuffix(b"\r").split(b" ")
+        return [*line[:skip].split(b" ", 1), *line[skip:].removesuffix(b"\r").split(b" ")[1:]]
+
+    @staticmethod
+    def _id_end(data: bytes, pos: int) -> int:
+        # A redesigned id is binary: a newline or a space in it is part of it.
+        for word in _ANSWERS:
+            if data.startswith(word, pos):
+                return len(word) + ID_SIZE
+        return 0
+
+    def _read(self, params: list[bytes]) -> Command | None:
+        name = params[0].decode("utf-8", "backslashreplace")
+        if not self._admit(name):
+            return None
+        reader = self._readers.get(params[0])
+        if reader is None:
+            word = str([list(param) for param in params]).replace(",", "")
+            text = f"invalid command {word if self._redesigned else name}"
+            raise RemoteProtocolError(text, "E_INVALID")
+        return reader(params)
+
+    def _rdy(self, params: list[bytes]) -> Command:
+        most = self._limits.max_rdy_count
+        count = 1
+        if len(params) > 1:
+            count = _number(params[1], "RDY could not parse count")
+        if count > most:
+            raise RemoteProtocolError(f"RDY count {count} out of range 0-{most}", "E_INVALID")
+        return commands.Rdy(count)
+
+    def _req(self, params: list[bytes]) -> Command:
+        if len(params) < 3:
+            raise RemoteProtocolError("REQ insufficient number of params", "E_INVALID")
+        return commands.Req(_id(params), _number(params[2], "REQ could not parse timeout"))
+
+    def _sub(self, params: list[bytes]) -> Command:
+        if len(params) < 3:
+            raise _too_few(params)
+        name = params[0].decode()
+        topic = self._name(params[1], "E_BAD_TOPIC", f"{name} topic name")
+        channel = self._name(params[2], "E_BAD_CHANNEL", f"{name} channel name")
+        if not self._redesigned:
+            return commands.Sub(topic, channel)
+        kind = Subscription(name)
+        if kind is Subscription.ADVANCED and len(params) > 4 and params[4]:
+            start = params[4].decode("utf-8", "backslashreplace")
+            if not is_valid_start(start):
+                raise RemoteProtocolError(f"{name} invalid start {start}", "E_INVALID")
+            # The server ignores the partition here, so a bad one is no error.
+            partition = int(params[3]) if params[3].isdigit() and len(params[3]) < 10 else None
+            return commands.Sub(topic, channel, partition, kind, start)
+        return commands.Sub(topic, channel, self._partition(params, 3), kind)
+
+    def _partition(self, params: list[bytes], at: int) -> int | None:
+        # One token too many and the server silently takes the node's default partition.
+        if not self._redesigned or len(params) != at + 1:
+            return None
+        text = params[at]
+        digits = text.removeprefix(b"-")
+        if not digits.isdigit() or len(digits) > 9:
+            raise RemoteProtocolError(f"partition {_quoted(text)} is not valid", "E_BAD_PARTITION")
+        partition = int(text)
+        if partition < -1:
+            raise RemoteProtocolError("", "E_TOPIC_NOT_EXIST")
+        return None if partition == -1 else partition
+
+    def _topic(self, params: list[bytes]) -> str:
+        if len(params) < 2:
+            raise _too_few(params)
+        if self._redesigned and not is_valid_name(params[1].decode("utf-8", "replace")):
+            raise RemoteProtocolError("", "E_TOPIC_NOT_EXIST")
+        name = params[0].decode()
+        # nsqd says the code twice for MPUB; clients must take the first word alone.
+        twice = "E_BAD_TOPIC " if name == "MPUB" else ""
+        return self._name(params[1], "E_BAD_TOPIC", f"{twice}{name} topic name")
+
+    @staticmethod
+    def _name(raw: bytes, code: str, what: str) -> str:
+        name = raw.decode("utf-8", "replace")
+        if not is_valid_name(name):
+            raise RemoteProtocolError(f"{what} {_quoted(raw)} is not valid", code)
+        return name
+
+    # The commands that have a body: their readers say how to go on.
+
+    def _identify(self, params: list[bytes]) -> None:
+        self._body = SingleBody("IDENTIFY", False, commands.Identify)
+
+    def _auth(self, params: list[bytes]) -> None:
+        if len(params) != 1:
+            raise RemoteProtocolError("AUTH invalid number of parameters", "E_INVALID")
+        self._body = SingleBody("AUTH", False, commands.Auth)
+
+    def _pub(self, params: list[bytes]) -> None:
+        topic, partition = self._topic(params), self._partition(params, 2)
+        self._body = SingleBody("PUB", True, lambda body: publish.Pub(topic, body, partition))
+
+    def _mpub(self, params: list[bytes]) -> None:
+        topic, partition = self._topic(params), self._partition(params, 2)
+        self._body = BatchBody("MPUB", lambda items: publish.Mpub(topic, items, partition))
+
+    def _dpub(self, params: list[bytes]) -> None:
+        if len(params) < 3:
+            raise _too_few(params)
+        topic = self._topic(params)
+        delay = _number(params[2], "DPUB could not parse timeout")
+        most = self._limits.max_req_timeout_ms
+        if delay > most:
+            raise RemoteProtocolError(f"DPUB timeout {delay} out of range 0-{most}", "E_INVALID")
+        self._body = SingleBody("DPUB", True, lambda body: publish.Dpub(topic, delay, body))
+
+    def _pub_trace(self, params: list[bytes]) -> None:
+        topic, partition = self._topic(params), self._partition(params, 2)
+        self._body = SingleBody(
+            "PUB_TRACE",
+            True,
+            lambda data: publish.PubTrace(topic, *_split_trace(data), partition),
+        )
+
+    def _mpub_trace(self, params: list[bytes]) -> None:
+        topic, partition = self._topic(params), self._partition(params, 2)
+        self._body = BatchBody(
+            "MPUB_TRACE",
+            lambda items: publish.MpubTrace(topic, [*map(_split_trace, items)], partition),
+        )
+
+    def _pub_ext(self, params: list[bytes]) -> None:
+        topic, partition = self._topic(params), self._partition(params, 2)
+        # Headers that are no JSON, none at all included, are an error after which the
+        # connection goes on: the broker's to give.
+        self._body = SingleBody(
+            "PUB_EXT",
+            True,
+            lambda data: publish.PubExt(topic, *_split_ext(data), partition),
+        )
+
+    def _mpub_ext(self, params: list[bytes]) -> None:
+        topic, partition = self._topic(params), self._partition(params, 2)
+        self._body = BatchBody(
+            "MPUB_EXT",
+            lambda items: publish.MpubExt(topic, [*map(_split_ext, items)], partition),
+        )
+
+
+def _id(params: list[bytes]) -> bytes:
+    if len(params) < 2:
+        text = f"{params[0].decode()} insufficient number of params"
+        raise RemoteProtocolError(text, "E_INVALID")
+    if len(params[1]) != ID_SIZE:
+        raise RemoteProtocolError("invalid message ID", "E_INVALID")
+    return params[1]
+
+
+def _too_few(params: list[bytes]) -> RemoteProtocolError:
+    text = f"{params[0].decode()} insufficient number of parameters"
+    return RemoteProtocolError(text, "E_INVALID")
+
+
+def _number(text: bytes, complaint: str) -> int:
+    # nsqd takes no digits at all for 0, and lets longer numbers overflow.
+    if not text:
+        return 0
+    if not text.isdigit() or len(text) > 19:
+        raise RemoteProtocolError(
+            f"{complaint} {text.decode('utf-8', 'backslashreplace')}", "E_INVALID"
+        )
+    return int(text)
+
+
+def _split_trace(data: bytes) -> tuple[int, bytes]:
+    if len(data) <= 8:
+        raise RemoteProtocolError("no message behind the trace id", "E_BAD_BODY")
+    return int.from_bytes(data[:8], "big"), data[8:]
+
+
+def _split_ext(data: bytes) -> tuple[bytes, bytes]:
+    length = int.from_bytes(data[:2], "big")
+    if len(data) <= 2 + length:
+        raise RemoteProtocolError("no message behind the headers", "E_BAD_BODY")
+    return data[2 : 2 + length], data[2 + length :]
+
+
+def _quoted(raw: bytes) -> str:
+    """Quote a name as Go's %q does, as far as bytes outside ASCII are not concerned."""
+    return '"' + raw.decode("latin-1").translate(_GO_ESCAPES) + '"'

@@ -1,0 +1,194 @@
+"""What nsqlookupd answers over HTTP: where a topic is, and who leads its partitions.
+
+An answer is the bare object (since 1.0), or lies in ``{"status_code", "status_txt",
+"data"}`` (before, and from a redesigned nsqlookupd that is not asked for version 1.0).
+Any of its parts may be null or missing. Some errors are answers all the same: a topic that
+nobody knows has no nodes.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from reprlib import repr as shorten  # bounded in depth too: a peer's JSON may be very deep
+from typing import Any, TypeVar
+
+from nsqflow.errors import DiscoveryError
+from nsqflow.protocol.dialect import Dialect
+
+T = TypeVar("T")
+
+ACCEPT_V1 = "application/vnd.nsq; version=1.0"
+"""The Accept header that makes a redesigned nsqlookupd answer with honest status codes."""
+
+# "Key not found" is the redesigned one's; with status 500 in its old envelope.
+_NOT_FOUND = ("TOPIC_NOT_FOUND", "Key not found")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Node:
+    """One nsqd."""
+
+    broadcast_address: str
+    tcp_port: int
+    http_port: int = 0
+    hostname: str = ""
+    version: str = ""
+    distributed_id: str = ""
+    """Redesigned: its name within the cluster."""
+
+    @property
+    def address(self) -> str:
+        """``host:port``: what is connected to, and what tells nodes apart.
+
+        (Not their ``id`` or ``remote_address``: each nsqlookupd gives them its own.)
+        """
+        return join_address(self.broadcast_address, self.tcp_port)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TopicMeta:
+    """How a topic of the redesigned NSQ is set up."""
+
+    partition_num: int = 0
+    replica: int = 0
+    ordered: bool = False
+    extend_support: bool = False
+    multi_part: bool = False
+    disable_channel_auto_create: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LookupAnswer:
+    """Where a topic is."""
+
+    producers: tuple[Node, ...] = ()
+    channels: tuple[str, ...] = ()
+    partitions: Mapping[int, Node] = field(default_factory=dict)
+    """Redesigned: the node that leads each partition that can be reached now."""
+    meta: TopicMeta | None = None
+
+    @property
+    def dialect(self) -> Dialect | None:
+        """What the topic's nodes speak; None: nothing here tells, ask again later."""
+        if self.partitions:
+            return Dialect.REDESIGNED
+        return Dialect.CLASSIC if self.producers else None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LookupdNode:
+    """One redesigned nsqlookupd."""
+
+    address: str
+    """``host:port`` of its HTTP API."""
+    leader: bool = False
+
+
+def join_address(host: str, port: int) -> str:
+    """Write ``host:port``, an IPv6 address in brackets."""
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
+def parse_lookup(status: int, body: bytes) -> LookupAnswer:
+    """Read the answer to ``/lookup`` (or ``/nodes``); raise ``DiscoveryError``."""
+    data = _data(status, body)
+    nodes: dict[str, Any] = _expect(data.get("partitions") or {}, dict, "partitions")
+    return LookupAnswer(
+        producers=tuple(map(_node, _list(data, "producers"))),
+        channels=tuple(_expect(name, str, "a channel") for name in _list(data, "channels")),
+        partitions={_port(number, "partition"): _node(node) for number, node in nodes.items()},
+        meta=_meta(data["meta"]) if data.get("meta") else None,
+    )
+
+
+def parse_listlookup(status: int, body: bytes) -> tuple[LookupdNode, ...] | None:
+    """Read the answer to ``/listlookup``: all nsqlookupd of the cluster.
+
+    None is a classic nsqlookupd, which has no such thing; an empty one runs without a
+    cluster.
+    """
+    if status == 404:
+        return None
+    if status == 200 and not body.strip():
+        return ()
+    data = _data(status, body)
+    leader = data.get("lookupdleader") or {}
+    # While none is elected, the leader is an object whose values are all empty.
+    leads = _lookupd(leader) if _text(_expect(leader, dict, "lookupdleader"), "NodeIP") else ""
+    addresses = map(_lookupd, _list(data, "lookupdnodes"))
+    return tuple(LookupdNode(address=each, leader=each == leads) for each in addresses)
+
+
+def _data(status: int, body: bytes) -> dict[str, Any]:
+    """Take the answer out of its envelope, if it has one."""
+    try:
+        answer = json.loads(body)
+    except (ValueError, RecursionError):
+        raise DiscoveryError(f"status {status}, not JSON: {body[:100]!r}") from None
+    answer = _expect(answer, dict, "the answer")
+    text = _text(answer, "status_txt") or _text(answer, "message")
+    if status != 200 or answer.get("status_code", 200) != 200:
+        if text in _NOT_FOUND:
+            return {}
+        raise DiscoveryError(f"status {status}: {text[:200] or body[:100]!r}")
+    if "status_code" in answer:
+        return _expect(answer.get("data") or {}, dict, "data")
+    return answer
+
+
+def _node(value: Any) -> Node:
+    _expect(value, dict, "a node")
+    host = _text(value, "broadcast_address")
+    if not host:
+        raise DiscoveryError(f"a node without broadcast_address: {shorten(value)}")
+    return Node(
+        broadcast_address=host,
+        tcp_port=_port(value.get("tcp_port"), "tcp_port"),
+        http_port=_port(value.get("http_port") or 0, "http_port"),
+        hostname=_text(value, "hostname"),
+        version=_text(value, "version"),
+        distributed_id=_text(value, "distributed_id"),
+    )
+
+
+def _meta(value: Any) -> TopicMeta:
+    _expect(value, dict, "meta")
+    flags = ("ordered", "extend_support", "multi_part", "disable_channel_auto_create")
+    return TopicMeta(
+        partition_num=_port(value.get("partition_num") or 0, "partition_num"),
+        replica=_port(value.get("replica") or 0, "replica"),
+        **{name: _expect(value.get(name) or False, bool, name) for name in flags},
+    )
+
+
+def _lookupd(value: Any) -> str:
+    _expect(value, dict, "a nsqlookupd")
+    host = _text(value, "NodeIP")
+    if not host:
+        raise DiscoveryError(f"a nsqlookupd without NodeIP: {shorten(value)}")
+    return join_address(host, _port(value.get("HttpPort"), "HttpPort"))
+
+
+def _list(data: dict[str, Any], name: str) -> list[Any]:
+    return _expect(data.get(name) or [], list, name)
+
+
+def _text(data: dict[str, Any], name: str) -> str:
+    return _expect(data.get(name) or "", str, name)
+
+
+def _port(value: Any, what: str) -> int:
+    """Read a small number; /listlookup writes its ports as strings."""
+    if isinstance(value, str) and value.isascii() and value.isdecimal() and len(value) < 6:
+        value = int(value)
+    if type(value) is not int or not 0 <= value <= 65535:
+        raise DiscoveryError(f"{what} is {shorten(value)}; expected a number from 0 to 65535")
+    return value
+
+
+def _expect(value: Any, kind: type[T], what: str) -> T:
+    if type(value) is not kind:
+        raise DiscoveryError(f"{what} is {shorten(value)}; expected {kind.__name__}")
+    return value

@@ -1,0 +1,188 @@
+r"""Commands that publish.
+
+    PUB topic [partition]\n         | size: int32 | body |
+    DPUB topic milliseconds\n       | size: int32 | body |
+    PUB_TRACE topic [partition]\n   | size: int32 | trace id: uint64 | body |
+    PUB_EXT topic [partition]\n     | size: int32 | length: uint16 | headers | body |
+    MPUB topic [partition]\n        | size: int32 | count: int32 | (size: int32 | body)* |
+
+MPUB_TRACE and MPUB_EXT are MPUB with such bodies. DPUB is the classic NSQ's alone;
+partitions, _TRACE and _EXT are the redesigned one's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from itertools import chain
+from struct import Struct
+
+from nsqflow.errors import LocalProtocolError
+from nsqflow.protocol.commands import MAX_INT32, Command, milliseconds, partition_word, with_body
+from nsqflow.protocol.dialect import Dialect
+from nsqflow.protocol.names import check_topic
+
+_INT32 = Struct(">i")
+_UINT64 = Struct(">Q")
+_UINT16 = Struct(">H")
+
+
+@dataclass(frozen=True, slots=True)
+class Publish(Command):
+    """What the publishing commands share: a topic and, redesigned, a partition of it."""
+
+    answered = True
+    topic: str
+
+    def _line(self, *params: str) -> bytes:
+        return " ".join((self.name, check_topic(self.topic), *params)).encode() + b"\n"
+
+
+@dataclass(frozen=True, slots=True)
+class Pub(Publish):
+    """Publish one message."""
+
+    name = "PUB"
+    body: bytes = field(repr=False)
+    partition: int | None = None
+
+    def encode(self) -> bytes:
+        """Return the bytes."""
+        _check_body(self.body)
+        return with_body(self._line(*_partitions(self.partition)), self.body)
+
+
+@dataclass(frozen=True, slots=True)
+class Mpub(Publish):
+    """Publish several messages: all of them or none."""
+
+    name = "MPUB"
+    bodies: Sequence[bytes] = field(repr=False)
+    partition: int | None = None
+
+    def encode(self) -> bytes:
+        """Return the bytes."""
+        _check_bodies(self.bodies)
+        return _with_many(self._line(*_partitions(self.partition)), self.bodies)
+
+
+@dataclass(frozen=True, slots=True)
+class Dpub(Publish):
+    """Publish one message that is delivered no earlier than after a delay (classic)."""
+
+    name = "DPUB"
+    only = Dialect.CLASSIC
+    delay_ms: int
+    body: bytes = field(repr=False)
+
+    def encode(self) -> bytes:
+        """Return the bytes."""
+        _check_body(self.body)
+        return with_body(self._line(milliseconds("delay", self.delay_ms)), self.body)
+
+
+@dataclass(frozen=True, slots=True)
+class PubTrace(Publish):
+    """Publish one message under a trace id; answered with a ``Receipt``."""
+
+    name = "PUB_TRACE"
+    only = Dialect.REDESIGNED
+    trace_id: int
+    body: bytes = field(repr=False)
+    partition: int | None = None
+
+    def encode(self) -> bytes:
+        """Return the bytes."""
+        _check_body(self.body)
+        line = self._line(*_partitions(self.partition))
+        return with_body(line, _trace(self.trace_id), self.body)
+
+
+@dataclass(frozen=True, slots=True)
+class MpubTrace(Publish):
+    """Publish several messages, each with its trace id; answered with one ``Receipt``."""
+
+    name = "MPUB_TRACE"
+    only = Dialect.REDESIGNED
+    messages: Sequence[tuple[int, bytes]] = field(repr=False)
+    """Pairs of trace id and body."""
+    partition: int | None = None
+
+    def encode(self) -> bytes:
+        """Return the bytes."""
+        _check_bodies([body for _, body in self.messages])
+        items = [_trace(trace_id) + body for trace_id, body in self.messages]
+        return _with_many(self._line(*_partitions(self.partition)), items)
+
+
+@dataclass(frozen=True, slots=True)
+class PubExt(Publish):
+    """Publish one message with headers, a JSON object; answered with OK or a ``Receipt``."""
+
+    name = "PUB_EXT"
+    only = Dialect.REDESIGNED
+    headers: bytes
+    body: bytes = field(repr=False)
+    partition: int | None = None
+
+    def encode(self) -> bytes:
+        """Return the bytes."""
+        if not self.headers:
+            raise LocalProtocolError("PUB_EXT without headers; an empty set of them is b'{}'")
+        _check_body(self.body)
+        return with_body(self._line(*_partitions(self.partition)), _ext(self.headers), self.body)
+
+
+@dataclass(frozen=True, slots=True)
+class MpubExt(Publish):
+    """Publish several messages, each with its headers (which may be empty here)."""
+
+    name = "MPUB_EXT"
+    only = Dialect.REDESIGNED
+    messages: Sequence[tuple[bytes, bytes]] = field(repr=False)
+    """Pairs of headers and body."""
+    partition: int | None = None
+
+    def encode(self) -> bytes:
+        """Return the bytes."""
+        _check_bodies([body for _, body in self.messages])
+        items = [_ext(headers) + body for headers, body in self.messages]
+        return _with_many(self._line(*_partitions(self.partition)), items)
+
+
+def _check_body(body: bytes) -> None:
+    if not body:
+        raise LocalProtocolError("empty message body; the servers refuse it")
+
+
+def _check_bodies(bodies: Sequence[bytes]) -> None:
+    if not bodies:
+        raise LocalProtocolError("no messages to publish")
+    if not all(bodies):
+        raise LocalProtocolError(f"empty message body at index {[*map(bool, bodies)].index(False)}")
+
+
+def _with_many(line: bytes, items: Sequence[bytes]) -> bytes:
+    size = 4 + 4 * len(items) + sum(map(len, items))
+    if size > MAX_INT32:
+        raise LocalProtocolError(f"batch of {size} bytes; at most {MAX_INT32} are allowed")
+    pack = _INT32.pack
+    sizes = map(pack, map(len, items))
+    pieces = chain.from_iterable(zip(sizes, items, strict=True))
+    return b"".join((line, pack(size), pack(len(items)), *pieces))
+
+
+def _ext(headers: bytes) -> bytes:
+    if len(headers) > 0xFFFF:
+        raise LocalProtocolError(f"headers of {len(headers)} bytes; at most {0xFFFF} are allowed")
+    return _UINT16.pack(len(headers)) + headers
+
+
+def _trace(trace_id: int) -> bytes:
+    if not 0 <= trace_id < 2**64:
+        raise LocalProtocolError(f"trace id {trace_id}; 0 to {2**64 - 1} are allowed")
+    return _UINT64.pack(trace_id)
+
+
+def _partitions(partition: int | None) -> tuple[str, ...]:
+    return () if partition is None else (partition_word(partition),)

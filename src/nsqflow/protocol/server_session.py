@@ -1,0 +1,175 @@
+"""The server's side of a connection, without the connection.
+
+Its events are the client's commands, as objects. What a command may not do in the
+connection's state is refused here, in nsqd's words; whether a topic exists, a message is in
+flight, a client may do it, is the broker's to know.
+
+A command that breaks the protocol is answered with an error frame; ``events()`` then
+raises, and the driver sends what is left to send and closes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from enum import Enum
+
+from nsqflow.errors import LocalProtocolError, RemoteProtocolError, ServerError
+from nsqflow.protocol.client_session import CLOSE_WAIT, HEARTBEAT, OK
+from nsqflow.protocol.command_decoder import CommandDecoder
+from nsqflow.protocol.commands import MAGIC_V2, Cls, Command, Identify, Sub, Subscription
+from nsqflow.protocol.dialect import Dialect
+from nsqflow.protocol.events import StartTls
+from nsqflow.protocol.frames import FrameType, encode_frame
+from nsqflow.protocol.identify import IdentifyReply, IdentifyRequest
+from nsqflow.protocol.limits import Limits
+from nsqflow.protocol.messages import PLAIN, Layout, Message, Receipt, encode_messages
+from nsqflow.protocol.session import Session
+
+
+class ServerState(Enum):
+    """Where a connection stands, as nsqd sees it."""
+
+    MAGIC = "magic"
+    INIT = "init"
+    SUBSCRIBED = "subscribed"
+    CLOSING = "closing"
+    FAILED = "failed"
+
+
+# nsqd/protocol_v2.go: which states a command is taken in; the others in any.
+_ALLOWED_STATES: dict[str, tuple[ServerState, ...]] = {
+    "IDENTIFY": (ServerState.INIT,),
+    "AUTH": (ServerState.INIT,),
+    "SUB": (ServerState.INIT,),
+    "SUB_ORDERED": (ServerState.INIT,),
+    "SUB_ADVANCED": (ServerState.INIT,),
+    "RDY": (ServerState.SUBSCRIBED, ServerState.CLOSING),
+    "FIN": (ServerState.SUBSCRIBED, ServerState.CLOSING),
+    "REQ": (ServerState.SUBSCRIBED, ServerState.CLOSING),
+    "TOUCH": (ServerState.SUBSCRIBED, ServerState.CLOSING),
+    "CLS": (ServerState.SUBSCRIBED,),
+}
+
+
+class ServerSession(Session[Command | StartTls]):
+    """Speaks NSQ to a client: commands out, answers and messages in."""
+
+    def __init__(
+        self,
+        *,
+        dialect: Dialect = Dialect.CLASSIC,
+        limits: Limits | None = None,
+        tls_required: bool = False,
+    ) -> None:
+        self._commands = CommandDecoder(dialect, limits, self._admit)
+        super().__init__(self._commands.buffer)
+        self.dialect = dialect
+        self.state = ServerState.MAGIC
+        self.identify = IdentifyRequest()  # what the client said of itself
+        self._reply = IdentifyReply()
+        self._layout = PLAIN
+        self._identifying = False
+        self._tls_needed = tls_required
+
+    # Public methods
+
+    def accept_identify(self, reply: IdentifyReply) -> None:
+        """Answer IDENTIFY; begin TLS and compression where the reply grants them.
+
+        A ``StartTls`` among the next events asks for the handshake.
+        """
+        if not self._identifying:
+            raise LocalProtocolError("no IDENTIFY is to be answered")
+        self._identifying = self._paused = False
+        if not self.identify.feature_negotiation:
+            self.send_response(OK)
+            return
+        self._reply = reply
+        self.send_response(reply.encode())
+        if reply.tls_v1:
+            self._held.append(StartTls(self._await_tls()))
+        else:
+            self._begin_compression()
+
+    def send_response(self, data: bytes = OK) -> None:
+        """Queue an answer that says a command was done."""
+        self._out.append(encode_frame(FrameType.RESPONSE, data))
+
+    def send_receipt(self, receipt: Receipt) -> None:
+        """Queue the answer to PUB_TRACE."""
+        self.send_response(receipt.encode())
+
+    def send_close_wait(self) -> None:
+        """Queue the answer to CLS."""
+        self.send_response(CLOSE_WAIT)
+
+    def send_heartbeat(self) -> None:
+        """Queue a heartbeat; any command in return is a sign of life."""
+        self.send_response(HEARTBEAT)
+
+    def send_error(self, code: str, text: str = "") -> None:
+        """Queue an error; whether the connection is closed after it is the caller's to do."""
+        # The redesigned server leaves the space where there is no text.
+        bare = f"{code} " if self.dialect is Dialect.REDESIGNED else code
+        data = f"{code} {text}" if text else bare
+        self._out.append(encode_frame(FrameType.ERROR, data.encode("utf-8", "replace")))
+
+    def send_messages(self, messages: Iterable[Message]) -> None:
+        """Queue messages, laid out as the client's subscription has them."""
+        if self.state not in (ServerState.SUBSCRIBED, ServerState.CLOSING):
+            raise LocalProtocolError(f"messages for a client in state {self.state.value}")
+        self._out.append(encode_messages(messages, self._layout))
+
+    # Private methods
+
+    def _parse(self, events: list[Command | StartTls]) -> None:
+        if self.state is ServerState.MAGIC:
+            if not self._read_magic(MAGIC_V2):
+                return
+            self.state = ServerState.INIT
+        while not self._paused and (command := self._commands.next()) is not None:
+            self._advance(command)
+            events.append(command)
+
+    def _admit(self, name: str) -> bool:
+        """Refuse, or for RDY after CLS pass over, what the state does not allow."""
+        if self._tls_needed and name != "IDENTIFY":
+            raise RemoteProtocolError(f"cannot {name} in current state (TLS required)", "E_INVALID")
+        if self.state not in _ALLOWED_STATES.get(name, (self.state,)):
+            raise RemoteProtocolError(f"cannot {name} in current state", "E_INVALID")
+        if name.startswith("SUB") and self.identify.heartbeat_interval == -1:
+            raise RemoteProtocolError("cannot SUB with heartbeats disabled", "E_INVALID")
+        if name == "SUB_ORDERED" and self.identify.sample_rate:
+            raise RemoteProtocolError("cannot SUB_ORDERED with a sample rate", "E_INVALID")
+        return not (name == "RDY" and self.state is ServerState.CLOSING)
+
+    def _advance(self, command: Command) -> None:
+        if isinstance(command, Identify):
+            self.identify = IdentifyRequest.decode(command.body)
+            # What follows may be TLS, or compressed: that is for the answer to say.
+            self._identifying = self._paused = True
+        elif isinstance(command, Sub):
+            self.state = ServerState.SUBSCRIBED
+            self._layout = Layout(
+                extended=bool(self.identify.extend_support),
+                positioned=command.kind is not Subscription.PLAIN,
+            )
+        elif isinstance(command, Cls):
+            self.state = ServerState.CLOSING
+
+    def _end(self, error: RemoteProtocolError | ServerError) -> None:
+        self.state = ServerState.FAILED
+        if error.code:
+            self.send_error(error.code, error.text)
+
+    def _tls_started(self) -> None:
+        self._tls_needed = False
+        self.send_response(OK)
+        self._begin_compression()
+
+    def _begin_compression(self) -> None:
+        for method in ("snappy", "deflate"):
+            if getattr(self._reply, method):
+                self._compress(method, self._reply.deflate_level)
+                self.send_response(OK)
+                return

@@ -1,0 +1,140 @@
+"""What the two sides of a connection share: bytes in, events out, bytes to send.
+
+A session does no I/O. Whoever drives it does, at each read:
+
+    session.receive_data(data)
+    while events := session.events():
+        ...
+    transport.write(session.data_to_send())
+
+Call ``events()`` until it returns nothing: a compressed stream is unpacked a window at a
+time, so that what is in memory stays bounded however much a few bytes expand. When the
+peer breaks the protocol, all events before that come out first, then ``events()``
+raises, and goes on raising.
+"""
+
+from __future__ import annotations
+
+from typing import Generic, TypeVar
+
+from nsqflow.errors import LocalProtocolError, RemoteProtocolError, ServerError
+from nsqflow.protocol.buffer import ReceiveBuffer
+from nsqflow.protocol.compression import (
+    Compressor,
+    Decompressor,
+    DeflateCompressor,
+    DeflateDecompressor,
+    SnappyCompressor,
+    SnappyDecompressor,
+)
+
+E = TypeVar("E")
+
+
+class Session(Generic[E]):
+    """Buffers, compression and the upgrade to TLS; the subclass parses."""
+
+    def __init__(self, buffer: ReceiveBuffer) -> None:
+        self._buffer = buffer  # clear bytes that wait to be parsed
+        self._out: list[bytes] = []  # clear bytes that wait to be sent
+        self._wire: list[bytes] = []  # bytes as they go onto the wire, before those
+        self._compressor: Compressor | None = None
+        self._decompressor: Decompressor | None = None
+        self._awaiting_tls = False
+        self._paused = False  # parsing waits for a call
+        self._held: list[E] = []  # events that came of a call, for the next events()
+        self._error: RemoteProtocolError | None = None
+        self._stopped = False  # nothing that comes now is of any meaning
+
+    # Public methods
+
+    def receive_data(self, data: bytes | bytearray | memoryview) -> None:
+        """Take what the transport gave; then ask for ``events()``."""
+        if self._awaiting_tls:
+            raise LocalProtocolError("TLS handshake pending: these bytes belong to it")
+        if not self._stopped:
+            (self._decompressor or self._buffer).feed(bytes(data))  # bytes are not copied
+
+    def events(self) -> list[E]:
+        """Return what has happened; an empty list once more bytes are needed."""
+        if self._error is not None:
+            raise self._error
+        events, self._held = self._held, []
+        try:
+            self._parse(events)
+            while not events and self._unpack():
+                self._parse(events)
+        except RemoteProtocolError as error:
+            self._error = error
+            self._stop(error)
+            if not events:
+                raise
+        return events
+
+    def data_to_send(self) -> bytes:
+        """Return the bytes to write to the transport, and forget them."""
+        wire, self._wire = self._wire, []
+        if self._out:
+            data = b"".join(self._out)
+            self._out.clear()
+            wire.append(self._compressor.compress(data) if self._compressor else data)
+        return wire[0] if len(wire) == 1 else b"".join(wire)
+
+    def tls_started(self) -> None:
+        """Say that the TLS handshake which ``StartTls`` asked for is done."""
+        if not self._awaiting_tls:
+            raise LocalProtocolError("no TLS handshake was pending")
+        self._awaiting_tls = self._paused = False
+        self._tls_started()
+
+    # Private methods
+
+    def _parse(self, events: list[E]) -> None:
+        """Add the events in the clear bytes; raise ``RemoteProtocolError``."""
+        raise NotImplementedError
+
+    def _end(self, error: RemoteProtocolError | ServerError) -> None:
+        """Do what is to be done when the connection has come to an end."""
+        raise NotImplementedError
+
+    def _tls_started(self) -> None:
+        """Go on with the negotiation, if it is this side's turn."""
+
+    def _stop(self, error: RemoteProtocolError | ServerError) -> None:
+        """Take nothing more in: the connection has come to an end."""
+        self._stopped = True
+        self._buffer.drain()
+        self._decompressor = None
+        self._end(error)
+
+    def _read_magic(self, expected: bytes) -> bool:
+        """Consume the four bytes that a connection begins with, once they are here."""
+        magic = self._buffer.read(4) if self._buffer.ready() else None
+        if magic not in (None, expected):
+            raise RemoteProtocolError("", "E_BAD_PROTOCOL")
+        return magic is not None
+
+    def _unpack(self) -> bool:
+        """Turn some compressed bytes into clear ones."""
+        if self._decompressor is None or self._paused:
+            return False
+        data = self._decompressor.read()
+        self._buffer.feed(data)
+        return bool(data)
+
+    def _await_tls(self) -> bytes:
+        """Stop parsing; return the bytes that are TLS already."""
+        self._awaiting_tls = self._paused = True
+        return self._buffer.drain()
+
+    def _compress(self, method: str, level: int) -> None:
+        """Switch both directions: what was queued before goes out as it is."""
+        self._wire += self._out
+        self._out.clear()
+        if method == "snappy":
+            self._compressor, self._decompressor = SnappyCompressor(), SnappyDecompressor()
+        else:
+            # A redesigned server that was told no level answers 0 and compresses all the same.
+            level = level if 1 <= level <= 9 else 6
+            self._compressor, self._decompressor = DeflateCompressor(level), DeflateDecompressor()
+        self._decompressor.feed(self._buffer.drain())

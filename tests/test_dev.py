@@ -1,0 +1,82 @@
+"""The one script, and the files around the code that people and CI rely on."""
+
+import re
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+VERBS = ["test", "lint", "bench", "fuzz", "servers", "env", "lock", "help"]
+
+
+def run_dev(*arguments: str, script: Path = ROOT / "dev", cwd: Path = ROOT) -> tuple[int, str, str]:
+    done = subprocess.run([script, *arguments], cwd=cwd, capture_output=True, text=True, timeout=30)
+    return done.returncode, done.stdout, done.stderr
+
+
+@pytest.mark.parametrize("arguments", [[], ["help"], ["--help"], ["-h"]])
+def test_help_explains_every_verb_on_one_screen(arguments: list[str]) -> None:
+    code, out, err = run_dev(*arguments)
+    assert (code, err) == (0, "")
+    assert [line for line in VERBS if not re.search(rf"^  {line}\b", out, re.MULTILINE)] == []
+    assert len(out.splitlines()) <= 24
+    assert max(map(len, out.splitlines())) <= 100
+
+
+@pytest.mark.parametrize("verb", ["tset", "demo", "chaos", "-x", ""])
+def test_an_unknown_verb_is_refused_in_one_line_with_a_hint(verb: str) -> None:
+    code, out, err = run_dev(verb)
+    assert (code, out) == (2, "")
+    assert len(err.splitlines()) == 1
+    assert "./dev help" in err
+
+
+def test_an_unknown_benchmark_is_refused_with_the_names_there_are() -> None:
+    code, _, err = run_dev("bench", "no-such-thing")
+    assert code == 2
+    assert "no-such-thing" in err
+    assert all(path.stem.removeprefix("bench_") in err for path in ROOT.glob("benchmarks/bench_*"))
+
+
+def test_it_works_from_another_folder_and_through_a_link(tmp_path: Path) -> None:
+    link = tmp_path / "a link"
+    link.symlink_to(ROOT / "dev")
+    assert run_dev("help", script=link, cwd=tmp_path) == run_dev("help")
+
+
+@pytest.mark.parametrize("shell", ["sh", "dash", "bash", "ksh", "busybox"])
+def test_every_shell_at_hand_can_parse_it(shell: str) -> None:
+    if not (path := shutil.which(shell)):
+        pytest.skip(f"no {shell} here")
+    command = [path, "sh"] if shell == "busybox" else [path]
+    subprocess.run([*command, "-n", ROOT / "dev"], check=True, timeout=30)
+
+
+@pytest.mark.parametrize("name", ["dev", "bench", "uv", "go"])
+def test_a_lock_holds_pins_and_hashes_and_no_address_or_path(name: str) -> None:
+    shapes = re.compile(
+        r"[a-z0-9-]+==[\w.+]+( ; [^/]+)? \\"  # a pin
+        r"|    --hash=sha256:[0-9a-f]{64}( \\)?"
+        r"|    # via( [\w.:() -]+)?"
+        r"|    #   (-c locks/dev\.txt|[\w.:() -]+)"
+    )
+    lines = (ROOT / f"locks/{name}.txt").read_text().splitlines()
+    assert [line for line in lines if not shapes.fullmatch(line)] == []
+
+
+def test_ci_runs_what_people_run_and_nothing_else() -> None:
+    lines = (ROOT / ".ci/run").read_text().splitlines()
+    commands = [line for line in lines if "./" in line and not line.startswith("#")]
+    assert commands == ["./dev lint || failed=1", "./dev test || failed=1"]
+
+
+@pytest.mark.parametrize("name", ["dev", ".ci/run"])
+def test_scripts_can_be_executed(name: str) -> None:
+    assert (ROOT / name).stat().st_mode & 0o111 == 0o111
+
+
+@pytest.mark.parametrize("name", ["README.md", "LICENSE", "CHANGELOG.md", "CONTRIBUTING.md"])
+def test_what_people_look_for_first_is_there(name: str) -> None:
+    assert (ROOT / name).read_text().strip()

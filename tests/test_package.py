@@ -1,0 +1,112 @@
+"""The package as its users get it: a wheel in a clean environment."""
+
+import os
+import shutil
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import pytest
+
+import nsqflow
+
+ROOT = Path(__file__).resolve().parents[1]
+
+# Importing nsqflow must not cost what only a part of it needs.
+HEAVY = {
+    *("cramjam", "httpcore", "mmh3", "pyarrow", "pyspark", "rich", "ssl"),
+    *("typer", "uvicorn", "uvloop"),
+}
+
+# What must work after a plain `pip install nsqflow`.
+WITHOUT_EXTRA = ["errors.py", "protocol/*.py"]
+
+
+def run(*command: str | Path, cwd: Path | None = None) -> str:
+    done = subprocess.run(command, cwd=cwd, capture_output=True, text=True, timeout=100)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+def find_uv() -> str:
+    uv = os.environ.get("NSQFLOW_UV") or shutil.which("uv")
+    if uv:
+        return uv
+    if os.environ.get("CI") == "true":
+        pytest.fail("no uv: run the tests with ./dev test")
+    pytest.skip("no uv: run the tests with ./dev test")
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("wheel")
+    run(sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", folder, cwd=ROOT)
+    (path,) = folder.glob("*.whl")
+    return path
+
+
+@pytest.fixture(scope="module")
+def clean_python(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A Python that has the wheel and what the wheel declares, as pinned and hashed in the lock."""
+    uv, venv = find_uv(), tmp_path_factory.mktemp("clean") / "venv"
+    python = venv / "bin" / "python"
+    run(uv, "venv", "--python", sys.executable, venv)
+    install = (uv, "pip", "install", "--python", python, "-c", ROOT / "locks/dev.txt", wheel)
+    try:
+        run(*install, "--offline")  # ./dev has filled the cache
+    except AssertionError:
+        run(*install)
+    return python
+
+
+def test_the_wheel_holds_the_typed_package_and_nothing_else(wheel: Path) -> None:
+    names = zipfile.ZipFile(wheel).namelist()
+    info = f"nsqflow-{nsqflow.__version__}.dist-info/"
+    assert "nsqflow/py.typed" in names
+    assert f"{info}licenses/LICENSE" in names
+    packages = [f"{folder.name}/" for folder in (ROOT / "src").iterdir()]
+    assert [name for name in names if not name.startswith((*packages, info))] == []
+    in_tree = {path.relative_to(ROOT / "src").as_posix() for path in (ROOT / "src").rglob("*.py")}
+    assert in_tree <= set(names)
+
+
+def test_the_installed_wheel_imports_and_knows_its_version(clean_python: Path) -> None:
+    program = (
+        "import nsqflow, importlib.metadata as metadata;"
+        "print(nsqflow.__version__, metadata.version('nsqflow'), nsqflow.NsqError.__name__)"
+    )
+    version = nsqflow.__version__
+    assert run(clean_python, "-I", "-c", program).split() == [version, version, "NsqError"]
+
+
+def test_the_parts_without_an_extra_need_no_more_than_the_wheel_declares(
+    clean_python: Path,
+) -> None:
+    modules = [
+        ".".join(path.relative_to(ROOT / "src").with_suffix("").parts)
+        for part in WITHOUT_EXTRA
+        for path in sorted((ROOT / "src/nsqflow").glob(part))
+    ]
+    assert modules
+    program = "import importlib, sys; [importlib.import_module(name) for name in sys.argv[1:]]"
+    run(clean_python, "-I", "-W", "error", "-c", program, *modules)
+
+
+def test_importing_the_package_loads_none_of_its_heavy_parts() -> None:
+    program = "import sys; before = {*sys.modules}; import nsqflow; print(*{*sys.modules} - before)"
+    loaded = {name.split(".")[0] for name in run(sys.executable, "-I", "-c", program).split()}
+    assert "nsqflow" in loaded
+    assert loaded & HEAVY == set()
+
+
+def test_every_public_name_is_there_when_asked_for() -> None:
+    for name in nsqflow.__all__:
+        assert getattr(nsqflow, name).__name__ == name
+    assert set(nsqflow.__all__) <= set(dir(nsqflow))
+    assert set(nsqflow.__all__) == set(vars(nsqflow)["_MODULE_OF"])
+
+
+def test_a_mistyped_name_is_an_ordinary_attribute_error() -> None:
+    with pytest.raises(AttributeError, match="module 'nsqflow' has no attribute 'Prodcer'"):
+        _ = nsqflow.Prodcer  # type: ignore[attr-defined]
