@@ -1,0 +1,233 @@
+"""Plain blocking drivers for the sessions: a socket, maybe TLS, and nothing clever.
+
+They show how little a session needs from whoever drives it, and let the real servers judge
+the protocol core alone.
+"""
+
+from __future__ import annotations
+
+import json
+import queue
+import socket
+import ssl
+import threading
+from collections import deque
+from types import TracebackType
+from typing import Any, Generic, Self, TypeVar
+
+from nsqflow.protocol import (
+    ClientSession,
+    Command,
+    Connected,
+    Event,
+    Heartbeat,
+    IdentifyRequest,
+    LookupSession,
+    Message,
+    MessageBatch,
+    Peer,
+    PeerCommand,
+    PeerIdentify,
+    PeerReply,
+    PeerSession,
+    Ping,
+    StartTls,
+)
+from nsqflow.protocol.session import Session
+from tests.fixtures.servers import PATIENCE, Nsqd
+
+E = TypeVar("E")
+K = TypeVar("K")
+
+
+class Connection(Generic[E]):
+    """A session on a socket; every wait ends after PATIENCE at the latest."""
+
+    def __init__(self, session: Session[E], sock: socket.socket) -> None:
+        self._session = session
+        self._socket = sock
+        self._socket.settimeout(PATIENCE)
+        self._arrived: deque[E] = deque()
+        self.sent = bytearray()  # what the session said so far, before any TLS
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._socket.close()
+
+    def flush(self) -> None:
+        """Send what the session has to say."""
+        if data := self._session.data_to_send():
+            self.sent += data
+            self._socket.sendall(data)
+
+    def send_raw(self, data: bytes) -> None:
+        """Send what no session would."""
+        self._socket.sendall(data)
+
+    def next(self) -> E:
+        """Return the next event; raise ``EOFError`` if the server has closed the connection."""
+        while not self._arrived:
+            data = self._receive()
+            if not data:
+                raise EOFError
+            self._session.receive_data(data)
+            while events := self._session.events():
+                self._arrived += events
+            self.flush()
+        return self._arrived.popleft()
+
+    def expect(self, kind: type[K]) -> K:
+        """Return the next event, which must be of this kind."""
+        event = self.next()
+        assert isinstance(event, kind), event
+        return event
+
+    def expect_end(self) -> None:
+        """Wait until the server closes the connection, saying nothing more."""
+        try:
+            event = self.next()
+        except EOFError:
+            return
+        raise AssertionError(f"still there: {event}")
+
+    def _receive(self) -> bytes:
+        try:
+            return self._socket.recv(65536)
+        except ConnectionResetError:  # it closed without reading all that we had sent
+            return b""
+
+
+class Client(Connection[Event]):
+    """A client of nsqd, connected but not negotiated yet."""
+
+    def __init__(
+        self,
+        sock: socket.socket,
+        identify: IdentifyRequest | None = None,
+        tls: ssl.SSLContext | None = None,
+    ) -> None:
+        self.session = ClientSession(identify)
+        self._tls = tls
+        super().__init__(self.session, sock)
+        self.flush()
+
+    def negotiate(self) -> list[Event]:
+        """Do all that comes before the first command; return the events on the way."""
+        events: list[Event] = []
+        while not any(isinstance(event, Connected) for event in events):
+            events.append(self.next())
+            if isinstance(events[-1], StartTls):
+                self._start_tls(events[-1])
+        return events
+
+    def _start_tls(self, event: StartTls) -> None:
+        # A TLS server does not speak first, so nothing of the handshake can be here already.
+        assert self._tls
+        assert event.pending == b""
+        self._socket = self._tls.wrap_socket(self._socket, server_hostname="127.0.0.1")
+        self.session.tls_started()
+
+    def send(self, *commands: Command) -> None:
+        for command in commands:
+            self.session.send(command)
+        self.flush()
+
+    def request(self, command: Command, answer: type[K]) -> K:
+        """Send a command and return its answer."""
+        self.send(command)
+        return self.expect(answer)
+
+    def messages(self, count: int) -> list[Message]:
+        """Wait for so many messages."""
+        messages: list[Message] = []
+        while len(messages) < count:
+            messages += self.batch().messages()
+        assert len(messages) == count
+        return messages
+
+    def batch(self) -> MessageBatch:
+        """Wait for messages; heartbeats may come before them."""
+        while isinstance(event := self.next(), Heartbeat):
+            pass
+        assert isinstance(event, MessageBatch), event
+        return event
+
+
+class PeerConnection(Connection[PeerReply]):
+    """What an nsqd has with nsqlookupd."""
+
+    def __init__(self, sock: socket.socket) -> None:
+        self.session = PeerSession()
+        super().__init__(self.session, sock)
+
+    def request(self, command: PeerCommand) -> PeerReply:
+        """Send a command and return its answer."""
+        self.session.send(command)
+        self.flush()
+        return self.expect(PeerReply)
+
+
+class LookupServer(threading.Thread):
+    """An nsqlookupd of ours that says yes to the one nsqd which connects to it.
+
+    It ends when that nsqd does.
+    """
+
+    def __init__(self, me: Peer) -> None:
+        super().__init__()
+        self.commands: queue.Queue[PeerCommand] = queue.Queue()
+        self._me = me
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self._listener.settimeout(PATIENCE)
+        host, port = self._listener.getsockname()
+        self.address = f"{host}:{port}"
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.join()
+
+    def next(self) -> PeerCommand:
+        """Return what the nsqd says next, other than PING."""
+        return self.commands.get(timeout=PATIENCE)
+
+    def run(self) -> None:
+        with self._listener:
+            sock, _ = self._listener.accept()
+        session = LookupSession()
+        with Connection(session, sock) as connection:
+            while True:
+                try:
+                    command = connection.next()
+                except EOFError:
+                    return
+                if isinstance(command, PeerIdentify):
+                    session.send_peer(self._me)
+                else:
+                    session.send_response()
+                connection.flush()
+                if not isinstance(command, Ping):  # it comes every 15 seconds, of itself
+                    self.commands.put(command)
+
+
+def stats_of(nsqd: Nsqd, topic: str) -> dict[str, Any]:
+    """What nsqd counts for a topic."""
+    status, body = nsqd.ask(f"/stats?format=json&topic={topic}")
+    assert status == 200
+    [stats] = json.loads(body)["topics"]
+    result: dict[str, Any] = stats
+    return result
