@@ -14,7 +14,7 @@ from nsqflow.protocol.limits import Limits
 from nsqflow.protocol.publish import Mpub, Pub
 from tests.unit.protocol.strategies import pieces
 
-LIMITS = Limits(max_msg_size=100, max_body_size=200)
+LIMITS = Limits(max_msg_size=100, max_body_size=199)
 
 
 def batch() -> BatchBody:
@@ -48,7 +48,7 @@ def test_one_body_is_complete_with_its_last_byte() -> None:
 
 @pytest.mark.parametrize(
     ("make", "size", "most"),
-    [(message, b"\x00\x00\x00\x64", 100), (identify, b"\x00\x00\x00\xc8", 200)],
+    [(message, b"\x00\x00\x00\x64", 100), (identify, b"\x00\x00\x00\xc7", 199)],
 )
 def test_the_largest_body_is_taken(
     make: Callable[[], SingleBody | BatchBody], size: bytes, most: int
@@ -63,21 +63,21 @@ ERRORS = [
     (message, "00000065", "E_BAD_MESSAGE PUB message too big 101 > 100"),
     (identify, "00000000", "E_BAD_BODY IDENTIFY invalid body size 0"),
     (identify, "80000000", "E_BAD_BODY IDENTIFY invalid body size -2147483648"),
-    (identify, "000000c9", "E_BAD_BODY IDENTIFY body too big 201 > 200"),
+    (identify, "000000c8", "E_BAD_BODY IDENTIFY body too big 200 > 199"),
     (batch, "00000000", "E_BAD_BODY MPUB invalid body size 0"),
     (batch, "ffffffff", "E_BAD_BODY MPUB invalid body size -1"),
     (batch, "00000003", "E_BAD_BODY MPUB invalid body size 3"),  # not even a count
-    (batch, "000000c9", "E_BAD_BODY MPUB body too big 201 > 200"),
+    (batch, "000000c8", "E_BAD_BODY MPUB body too big 200 > 199"),
     (batch, "00000009 00000000", "E_BAD_BODY MPUB invalid message count 0"),
     (batch, "00000009 ffffffff", "E_BAD_BODY MPUB invalid message count -1"),
-    (batch, "00000009 00000028", "E_BAD_BODY MPUB invalid message count 40"),  # (200 - 4) // 5 = 39
+    (batch, "00000009 00000028", "E_BAD_BODY MPUB invalid message count 40"),  # (199 - 4) // 5 = 39
     (
         batch,
         "00000012 00000002 00000001 61 00000000",
         "E_BAD_MESSAGE MPUB invalid message(1) body size 0",
     ),
     (batch, "00000012 00000002 fffffffe", "E_BAD_MESSAGE MPUB invalid message(0) body size -2"),
-    (batch, "000000c8 00000001 00000065", "E_BAD_MESSAGE MPUB message too big 101 > 100"),
+    (batch, "000000c7 00000001 00000065", "E_BAD_MESSAGE MPUB message too big 101 > 100"),
     # nsqd reads on beyond the size announced; this is where we are stricter.
     (batch, "00000009 00000001 00000002", "E_BAD_BODY MPUB messages exceed the body's size"),
     (

@@ -88,6 +88,7 @@ def test_nothing_received_is_nothing_to_read(method: str) -> None:
 
 @pytest.mark.parametrize(("method", "most"), [("deflate", WINDOW), ("snappy", WINDOW + MAX_CHUNK)])
 def test_a_bomb_goes_off_a_window_at_a_time(method: str, most: int) -> None:
+    assert WINDOW == 262144
     zeros = bytes(1024 * 1024)
     decompressor = METHODS[method][1]()
     if method == "deflate":
@@ -196,6 +197,8 @@ def test_snappy_chunks_to_be_passed_over_are_passed_over(kind: int, size: int) -
 
 @pytest.mark.parametrize("kind", [0x00, 0x01, 0x02, 0x7F, 0xFF])
 def test_a_snappy_chunk_too_large_is_refused_before_it_arrives(kind: int) -> None:
+    stream = SnappyDecompressor()
+    assert read_all(stream, IDENTIFIER + bytes([kind]) + b"\xce\x2a\x01") == b""  # waits for it
     stream = SnappyDecompressor()
     stream.feed(IDENTIFIER + bytes([kind]) + b"\xcf\x2a\x01")
     with pytest.raises(RemoteProtocolError) as caught:

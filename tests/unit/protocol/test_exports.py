@@ -2,6 +2,7 @@
 
 import inspect
 import pkgutil
+from dataclasses import is_dataclass
 from importlib import import_module
 
 import pytest
@@ -52,6 +53,15 @@ def test_every_public_class_is_exported_or_known_as_machinery() -> None:
         if value.__module__ == module.__name__ and not name.startswith("_")
     }
     assert classes - {*protocol.__all__} == MACHINERY
+
+
+def test_what_goes_over_the_wire_does_not_change_but_for_a_message() -> None:
+    changing = {
+        name
+        for name, value in vars(protocol).items()
+        if is_dataclass(value) and "__setattr__" not in vars(value)  # what frozen=True adds
+    }
+    assert changing == {"Message"}  # what is made a million times must be made fast
 
 
 def test_nothing_is_exported_by_accident() -> None:

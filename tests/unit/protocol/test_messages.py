@@ -199,6 +199,7 @@ def test_messages_do_not_keep_what_they_arrived_in_but_a_batch_does() -> None:
     assert batch.messages()[0].body == b"body"
     assert "body" not in repr(batch)
     assert "body'" not in repr(batch.columns())
+    assert "iiii" not in repr(batch.columns())
 
 
 def extended(ext: str, positioned: bool = False) -> MessageBatch:

@@ -25,6 +25,7 @@ INVALID = [
     ("a" * 65, "has 65 characters; it takes 1 to 64, #ephemeral included"),
     ("a" * 55 + "#ephemeral", "has 65 characters; it takes 1 to 64, #ephemeral included"),
     ("#ephemeral", "name '#ephemeral' has nothing before #ephemeral"),
+    ("a" * 63 + "$", f"has '$' at position 63; {RULE}"),
     ("a b", f"name 'a b' has ' ' at position 1; {RULE}"),
     ("a\n", rf"name 'a\n' has '\n' at position 1; {RULE}"),
     ("a#ephemeral#ephemeral", f"has '#' at position 1; {RULE}"),

@@ -121,6 +121,11 @@ def test_an_nsqlookupd_may_answer_identify_with_ok_alone() -> None:
         (Ping(), b"\x00\x00\x00\x04NOPE", "answer b'NOPE' to PING; expected OK"),
         (Ping(), b"\x00\x00\x00\x00", "answer b'' to PING; expected OK"),
         (PeerIdentify(PEER), b"\x00\x00\x00\x04NOPE", "IDENTIFY is not JSON: b'NOPE'"),
+        (
+            Ping(),
+            b"\x00\x10\x00\x00" + b"x" * 1048576,
+            f"answer b'{'x' * 100}' to PING; expected OK",
+        ),
         (Ping(), b"\xff\xff\xff\xff", "body of -1 bytes; 0 to 1048576 are allowed"),
         (Ping(), b"\x00\x10\x00\x01", "body of 1048577 bytes; 0 to 1048576 are allowed"),
         (Ping(), b"HTTP", "body of 1213486160 bytes; 0 to 1048576 are allowed"),
