@@ -306,11 +306,12 @@ def test_a_message_requeued_with_a_delay_comes_after_it(timely_nsqd: Nsqd) -> No
 
 def test_a_touched_message_outlives_its_timeout(timely_nsqd: Nsqd) -> None:
     publish(timely_nsqd, "touched", b"touched", b"untouched")
-    with subscribe(timely_nsqd, "touched", 3, IdentifyRequest(msg_timeout=2_000)) as client:
-        assert client.session.reply.msg_timeout == 2_000
+    with subscribe(timely_nsqd, "touched", 3, IdentifyRequest(msg_timeout=5_000)) as client:
+        assert client.session.reply.msg_timeout == 5_000
         first = {message.body: message for message in client.messages(2)}
-        # A deferred message is our clock: it rings when three quarters of the timeout are over.
-        client.request(Dpub("touched", 1_500, b"bell"), Published)
+        # A deferred message is our clock: it rings when two of the five seconds are over, which
+        # leaves three for a machine that is busy.
+        client.request(Dpub("touched", 2_000, b"bell"), Published)
         [bell] = client.messages(1)
         assert bell.body == b"bell"
         client.send(Touch(first[b"touched"].id), Fin(bell.id))

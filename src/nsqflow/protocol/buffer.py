@@ -15,18 +15,22 @@ from nsqflow.errors import LocalProtocolError, RemoteProtocolError
 # Offsets into a buffer go into 32-bit arrays (see messages.Columns).
 MAX_BUFFERED = 2**31 - 1
 
+# So many pieces are made one while more are waited for: a piece of one byte takes forty.
+MAX_PIECES = 1024
+
 _INT32 = Struct(">i")
 
 
 class ReceiveBuffer:
     """What was received, in order, as one piece as far as the parser needs it."""
 
-    __slots__ = ("_available", "_need", "_parts", "data", "pos")
+    __slots__ = ("_available", "_need", "_parts", "_pieces", "data", "pos")
 
     def __init__(self) -> None:
         self.data: bytes = b""  # the contiguous piece
         self.pos: int = 0  # what stands before it was consumed
         self._parts: list[bytes] = []  # what came after it
+        self._pieces: int = 0  # how many of those were not made one yet
         self._available: int = 0  # unconsumed bytes, in all pieces, as of the last feed
         self._need: int = 1
 
@@ -44,6 +48,10 @@ class ReceiveBuffer:
             )
         if available:
             self._parts.append(data)
+            self._pieces += 1
+            if self._pieces == MAX_PIECES:
+                self._parts[-MAX_PIECES:] = [b"".join(self._parts[-MAX_PIECES:])]
+                self._pieces = 0
         else:
             self.data, self.pos = data, 0
         self._available = available + len(data)
@@ -57,10 +65,11 @@ class ReceiveBuffer:
         if self._parts:
             if self._available < self._need:
                 return False
-            self.data = b"".join((self.data[self.pos :], *self._parts))
+            self.data = self._join()
             self.pos = 0
-            self._parts.clear()
         if len(self.data) - self.pos < self._need:
+            if self.pos == len(self.data):
+                self.data, self.pos = b"", 0  # an idle connection keeps nothing
             return False
         self._need = 1
         return True
@@ -73,9 +82,14 @@ class ReceiveBuffer:
 
     def drain(self) -> bytes:
         """Consume all there is, for another parser to read."""
-        data = b"".join((self.data[self.pos :], *self._parts))
+        data = self._join()
         self.data, self.pos, self._need = b"", 0, 1
+        return data
+
+    def _join(self) -> bytes:
+        data = b"".join((self.data[self.pos :], *self._parts))
         self._parts.clear()
+        self._pieces = 0
         return data
 
     # What is read here returns None, and says what it needs, if not all of it has arrived.

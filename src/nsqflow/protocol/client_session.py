@@ -1,7 +1,7 @@
 """The client's side of a connection, without the connection.
 
-    IDENTIFYING ──> [TLS] ──> [COMPRESSING] ──> CONNECTED ──> SUBSCRIBED ──> CLOSING
-         └─────────────┴────────────┴───────────────┴──────────────┴──> FAILED
+    IDENTIFYING ─> [TLS] ─> [COMPRESSING] ─> CONNECTED ─> SUBSCRIBING ─> SUBSCRIBED ─> CLOSING
+         └────────────┴────────────┴─────────────┴─────────────┴─────────────┴───────────┴─> FAILED
 
 TLS and compression are there only if both sides want them, each ends with an OK of its
 own. Heartbeats are answered in here, in every state.
@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import re
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterable
 from enum import Enum
 
 from nsqflow.errors import LocalProtocolError, RemoteProtocolError, ServerError
@@ -36,7 +36,10 @@ from nsqflow.protocol.commands import (
 )
 from nsqflow.protocol.dialect import MESSAGE_ERRORS, Dialect
 from nsqflow.protocol.frames import (
+    CLOSE_WAIT,
     DEFAULT_MAX_FRAME_SIZE,
+    HEARTBEAT,
+    OK,
     Frame,
     FrameDecoder,
     FrameType,
@@ -46,10 +49,6 @@ from nsqflow.protocol.identify import AuthReply, IdentifyReply, IdentifyRequest
 from nsqflow.protocol.messages import PLAIN, Layout, MessageBatch, Receipt
 from nsqflow.protocol.publish import MpubTrace, PubExt, Publish, PubTrace
 from nsqflow.protocol.session import Session
-
-HEARTBEAT = b"_heartbeat_"
-CLOSE_WAIT = b"CLOSE_WAIT"
-OK = b"OK"
 
 
 class ClientState(Enum):
@@ -78,6 +77,8 @@ _ALLOWED_STATES: dict[type[Command], tuple[ClientState, ...]] = {
     Touch: (ClientState.SUBSCRIBED, ClientState.CLOSING),
     Cls: (ClientState.SUBSCRIBED,),
 }
+
+_NOP = Nop().encode()
 
 _TRACED = (PubTrace, MpubTrace)  # answered with a receipt, always
 
@@ -108,7 +109,7 @@ class ClientSession(Session[ev.Event]):
 
     @property
     def unanswered(self) -> int:
-        """How many commands the server still owes an answer to."""
+        """How many commands, IDENTIFY aside, the server still owes an answer to."""
         return len(self._unanswered)
 
     def send(self, command: Command) -> None:
@@ -122,7 +123,7 @@ class ClientSession(Session[ev.Event]):
         elif isinstance(command, Cls):
             self.state = ClientState.CLOSING
 
-    def finish(self, ids: Sequence[bytes]) -> None:
+    def finish(self, ids: Iterable[bytes]) -> None:
         """Queue a FIN for each message id."""
         self._check_state(Fin)
         self._out.append(encode_fins(ids))
@@ -132,12 +133,12 @@ class ClientSession(Session[ev.Event]):
         self._check_state(Fin)
         self._out.append(encode_packed_fins(ids))
 
-    def requeue(self, ids: Sequence[bytes], delay_ms: int = 0) -> None:
+    def requeue(self, ids: Iterable[bytes], delay_ms: int = 0) -> None:
         """Queue a REQ for each message id."""
         self._check_state(Req)
         self._out.append(encode_reqs(ids, delay_ms))
 
-    def touch(self, ids: Sequence[bytes]) -> None:
+    def touch(self, ids: Iterable[bytes]) -> None:
         """Queue a TOUCH for each message id."""
         self._check_state(Touch)
         self._out.append(encode_touches(ids))
@@ -178,7 +179,7 @@ class ClientSession(Session[ev.Event]):
     # Private methods: what is received
 
     def _parse(self, events: list[ev.Event]) -> None:
-        while not self._paused and (item := self._frames.next()) is not None:
+        while self._reading and (item := self._frames.next()) is not None:
             if not isinstance(item, Frame):
                 self._messages(item, events)
             elif item.type is FrameType.RESPONSE:
@@ -199,7 +200,7 @@ class ClientSession(Session[ev.Event]):
 
     def _response(self, data: bytes, events: list[ev.Event]) -> None:
         if data == HEARTBEAT:
-            self._out.append(Nop().encode())
+            self._out.append(_NOP)
             events.append(ev.Heartbeat())
         elif self.state is ClientState.IDENTIFYING:
             self._identified(IdentifyReply.decode(data), events)
@@ -211,6 +212,7 @@ class ClientSession(Session[ev.Event]):
     def _identified(self, reply: IdentifyReply, events: list[ev.Event]) -> None:
         asked = self._identify
         if asked.tls_v1 and not reply.tls_v1:
+            self._out.clear()  # not even the answer to a heartbeat
             raise RemoteProtocolError("TLS was asked for and the server did not grant it")
         for feature in ("tls_v1", "snappy", "deflate"):
             if getattr(reply, feature) and not getattr(asked, feature):
@@ -218,6 +220,7 @@ class ClientSession(Session[ev.Event]):
         self.reply = reply
         if reply.tls_v1:
             self.state = ClientState.TLS
+            self._forget_heartbeats()
             events.append(ev.StartTls(self._await_tls()))
         else:
             self._begin_compression(events)
@@ -237,11 +240,17 @@ class ClientSession(Session[ev.Event]):
         for method in asked:
             if getattr(self.reply, method):
                 self.state = ClientState.COMPRESSING
+                self._forget_heartbeats()
                 self._compress(method, self.reply.deflate_level)
                 return
             if asked[method]:
                 events.append(ev.CompressionRefused(method))
         self._connected(events)
+
+    def _forget_heartbeats(self) -> None:
+        # The server has turned to the upgrade by now: an answer to a heartbeat from before
+        # would reach it in the middle of that. The upgrade itself is a sign of life.
+        self._out = [piece for piece in self._out if piece is not _NOP]
 
     def _connected(self, events: list[ev.Event]) -> None:
         self.state = ClientState.CONNECTED
@@ -275,7 +284,7 @@ class ClientSession(Session[ev.Event]):
         closes = self.dialect.closes(error.code, command)
         events.append(ev.CommandFailed(error, command, closes))
         if closes:
-            self._stop(error)
+            self._last = error
         else:
             self._unanswered.popleft()
 

@@ -13,7 +13,7 @@ from nsqflow.errors import RemoteProtocolError
 from nsqflow.protocol import commands, publish
 from nsqflow.protocol.body_decoder import BatchBody, SingleBody
 from nsqflow.protocol.buffer import ReceiveBuffer
-from nsqflow.protocol.commands import Command, Subscription, is_valid_start
+from nsqflow.protocol.commands import MAX_INT32, Command, Subscription, is_valid_start
 from nsqflow.protocol.dialect import Dialect
 from nsqflow.protocol.limits import Limits
 from nsqflow.protocol.messages import ID_SIZE
@@ -138,7 +138,8 @@ class CommandDecoder:
             if not is_valid_start(start):
                 raise RemoteProtocolError(f"{name} invalid start {start}", "E_INVALID")
             # The server ignores the partition here, so a bad one is no error.
-            partition = int(params[3]) if params[3].isdigit() and len(params[3]) < 10 else None
+            known = params[3].isdigit() and len(params[3]) <= 10 and int(params[3]) <= MAX_INT32
+            partition = int(params[3]) if known else None
             return commands.Sub(topic, channel, partition, kind, start)
         return commands.Sub(topic, channel, self._partition(params, 3), kind)
 
@@ -148,7 +149,7 @@ class CommandDecoder:
             return None
         text = params[at]
         digits = text.removeprefix(b"-")
-        if not digits.isdigit() or len(digits) > 9:
+        if not digits.isdigit() or len(digits) > 10 or int(digits) > MAX_INT32:
             raise RemoteProtocolError(f"partition {_quoted(text)} is not valid", "E_BAD_PARTITION")
         partition = int(text)
         if partition < -1:

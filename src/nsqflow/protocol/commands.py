@@ -11,7 +11,7 @@ space for one more parameter and then silently ignores the partition.
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from enum import Enum
 from operator import index
@@ -204,17 +204,17 @@ class Nop(Command):
 # Many at once: what a consumer sends for each message is built by one join.
 
 
-def encode_fins(ids: Sequence[bytes]) -> bytes:
+def encode_fins(ids: Iterable[bytes]) -> bytes:
     """Encode a FIN for each id, in one piece."""
     return _answers(b"FIN ", ids, b"\n")
 
 
-def encode_reqs(ids: Sequence[bytes], delay_ms: int = 0) -> bytes:
+def encode_reqs(ids: Iterable[bytes], delay_ms: int = 0) -> bytes:
     """Encode a REQ for each id, all with the same delay, in one piece."""
     return _answers(b"REQ ", ids, f" {milliseconds('delay', delay_ms)}\n".encode())
 
 
-def encode_touches(ids: Sequence[bytes]) -> bytes:
+def encode_touches(ids: Iterable[bytes]) -> bytes:
     """Encode a TOUCH for each id, in one piece."""
     return _answers(b"TOUCH ", ids, b"\n")
 
@@ -230,7 +230,8 @@ def encode_packed_fins(ids: bytes) -> bytes:
     return bytes(block)
 
 
-def _answers(head: bytes, ids: Sequence[bytes], tail: bytes) -> bytes:
+def _answers(head: bytes, ids: Iterable[bytes], tail: bytes) -> bytes:
+    ids = ids if isinstance(ids, list | tuple) else list(ids)
     if not ids:
         return b""
     if set(map(len, ids)) != {ID_SIZE}:
@@ -245,14 +246,24 @@ def with_body(line: bytes, *pieces: bytes) -> bytes:
     size = sum(map(len, pieces))
     if not 1 <= size <= MAX_INT32:
         raise LocalProtocolError(f"body of {size} bytes; 1 to {MAX_INT32} are allowed")
-    return b"".join((line, _INT32.pack(size), *pieces))
+    return whole(b"".join((line, _INT32.pack(size), *pieces)), len(line) + 4 + size)
+
+
+def whole(data: bytes, size: int) -> bytes:
+    """Return ``data``; raise if its pieces were other than their ``len()`` said.
+
+    As that of a memoryview of anything but bytes: the server would lose its place.
+    """
+    if len(data) != size:
+        raise LocalProtocolError(f"bodies of {len(data)} bytes that claim {size}; are they bytes?")
+    return data
 
 
 def partition_word(partition: int) -> str:
     """Write a partition's number."""
     # The redesigned server takes -1 for "any on this node"; leaving it out says the same.
-    if partition < 0:
-        raise LocalProtocolError(f"partition {partition}; it is 0 or more, or None for any")
+    if not 0 <= partition <= MAX_INT32:
+        raise LocalProtocolError(f"partition {partition}; it is 0 to {MAX_INT32}, or None for any")
     return str(index(partition))
 
 

@@ -2,7 +2,8 @@
 
 Both sides are bounded: a decompressor gives out at most a ``WINDOW`` of bytes at a time
 and keeps the rest of its input until it is asked again, so that a few bytes which
-expand to gigabytes cost time, not memory.
+expand to gigabytes cost time, not memory. What stands before a broken place is given out,
+down to the last byte; then reading raises.
 
 Snappy is the framing format: chunks of ``| type: uint8 | length: uint24 little-endian |``,
 the first of them the stream identifier. cramjam decodes whole chunks only, so they are
@@ -12,7 +13,7 @@ cut here; it checks their checksums. Deflate is raw, without a zlib header.
 from __future__ import annotations
 
 import zlib
-from typing import Protocol
+from typing import Any, Protocol
 
 from nsqflow.errors import RemoteProtocolError
 from nsqflow.protocol.buffer import ReceiveBuffer
@@ -59,6 +60,7 @@ class DeflateDecompressor:
         self._stream = zlib.decompressobj(-zlib.MAX_WBITS)
         self._input = b""
         self._more = False  # the stream may hold output that did not fit the window
+        self._broken = ""  # why, once what stands before the broken place was given out
 
     def feed(self, data: bytes) -> None:
         """Take what the wire gave."""
@@ -68,15 +70,36 @@ class DeflateDecompressor:
         """Return some of what it says; nothing once more input is needed."""
         if not self._input and not self._more:
             return b""
-        try:
-            data = self._stream.decompress(self._input, WINDOW)
-        except zlib.error as error:
-            raise RemoteProtocolError(f"deflate stream is broken: {error}") from None
-        self._input = self._stream.unconsumed_tail
-        self._more = len(data) == WINDOW or self._stream.eof
+        data = b"" if self._broken else self._decompress()
         if not data and self._stream.eof:
             # No peer ends its stream; what follows could be anything.
             raise RemoteProtocolError("deflate stream has ended")
+        if not data and self._broken:
+            raise RemoteProtocolError(f"deflate stream is broken: {self._broken}")
+        return data
+
+    def _decompress(self) -> bytes:
+        before = self._stream.copy()  # zlib gives nothing out once it has met an error
+        try:
+            data = self._stream.decompress(self._input, WINDOW)
+        except zlib.error as error:
+            self._broken = str(error)
+            return self._salvage(before)
+        self._input = self._stream.unconsumed_tail
+        self._more = len(data) == WINDOW or self._stream.eof
+        return data
+
+    def _salvage(self, before: Any) -> bytes:
+        """Return what the longest stretch of input without the error says."""
+        good, bad = 0, len(self._input)
+        while bad - good > 1:
+            middle = (good + bad) // 2
+            try:
+                before.copy().decompress(self._input[:middle], WINDOW)
+                good = middle
+            except zlib.error:
+                bad = middle
+        data: bytes = before.decompress(self._input[:good], WINDOW)
         return data
 
 
@@ -104,11 +127,12 @@ class SnappyDecompressor:
     def __init__(self) -> None:
         from cramjam import DecompressionError, snappy
 
-        self._decompress = snappy.decompress
+        self._decode = snappy.decompress
         self._error: type[Exception] = DecompressionError
         self._buffer = ReceiveBuffer()
         self._skip = 0  # bytes of a chunk to be passed over that have not arrived yet
         self._identifier = b""  # put before each piece once the stream has shown its own
+        self._broken = ""  # why, once what stands before the broken chunk was given out
 
     def feed(self, data: bytes) -> None:
         """Take what the wire gave."""
@@ -118,19 +142,41 @@ class SnappyDecompressor:
         """Return some of what it says; nothing once more input is needed."""
         data = b""
         while not data:  # a stream identifier says nothing
-            chunks: list[bytes] = []
-            room = WINDOW
-            while room > 0 and (chunk := self._chunk()) is not None:
-                chunks.append(chunk)
-                room -= _expansion(chunk)
-            if not chunks:
+            if self._broken:
+                raise RemoteProtocolError(f"snappy stream is broken: {self._broken}")
+            chunks = self._chunks()
+            if not chunks and not self._broken:
                 break
             try:
-                data = bytes(self._decompress(self._identifier + b"".join(chunks)))
-            except self._error as error:
-                raise RemoteProtocolError(f"snappy stream is broken: {error}") from None
-            self._identifier = _STREAM_IDENTIFIER
+                data = self._decompress(b"".join(chunks)) if chunks else b""
+            except self._error:
+                data = self._salvage(chunks)
         return data
+
+    def _decompress(self, chunks: bytes) -> bytes:
+        data = bytes(self._decode(self._identifier + chunks))
+        self._identifier = _STREAM_IDENTIFIER
+        return data
+
+    def _salvage(self, chunks: list[bytes]) -> bytes:
+        """Return what the chunks before the broken one say."""
+        data = b""
+        for chunk in chunks:  # pragma: no branch (one of them is the broken one)
+            try:
+                data += self._decompress(chunk)
+            except self._error as error:
+                self._broken = str(error)
+                break
+        return data
+
+    def _chunks(self) -> list[bytes]:
+        """Return chunks that hold about a window of bytes, as far as they have arrived."""
+        chunks: list[bytes] = []
+        room = WINDOW
+        while room > 0 and (chunk := self._chunk()) is not None:
+            chunks.append(chunk)
+            room -= _expansion(chunk)
+        return chunks
 
     def _chunk(self) -> bytes | None:
         """Return the next chunk that matters, whole, or ask for more."""
@@ -149,9 +195,8 @@ class SnappyDecompressor:
                 self._skip = length
                 continue
             if length > 4 + _MAX_COMPRESSED:
-                raise RemoteProtocolError(
-                    f"snappy chunk of {length} bytes; at most {4 + _MAX_COMPRESSED} are allowed"
-                )
+                self._broken = f"chunk of {length} bytes; {4 + _MAX_COMPRESSED} are allowed"
+                return None
             return buffer.read(4 + length)
         return None
 

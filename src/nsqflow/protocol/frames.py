@@ -25,6 +25,12 @@ _MESSAGE_HEAD = Struct(">ii26s")  # with what all messages begin with, see messa
 DEFAULT_MAX_FRAME_SIZE = 64 * 1024 * 1024
 
 
+# What a response may say.
+OK = b"OK"
+HEARTBEAT = b"_heartbeat_"
+CLOSE_WAIT = b"CLOSE_WAIT"
+
+
 class FrameType(IntEnum):
     """What a frame's data is."""
 

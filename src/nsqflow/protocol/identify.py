@@ -58,10 +58,12 @@ class IdentifyRequest:
         return encode_json({name: v for name, v in values.items() if v is not None})
 
     @staticmethod
-    def decode(body: bytes) -> IdentifyRequest:
-        """Read what a client sent; names unknown are passed over, as nsqd does."""
+    def decode(body: bytes, dialect: Dialect = Dialect.CLASSIC) -> IdentifyRequest:
+        """Read what a client sent; names that the server does not know are passed over."""
         try:
             values = decode_object(body, "IDENTIFY")
+            if dialect is Dialect.CLASSIC:
+                values = {k: v for k, v in values.items() if k not in _REDESIGNED_FIELDS}
             known = read_fields(IdentifyRequest, values, "IDENTIFY")
         except RemoteProtocolError:
             raise RemoteProtocolError("IDENTIFY failed to decode JSON body", "E_BAD_BODY") from None

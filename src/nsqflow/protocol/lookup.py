@@ -98,7 +98,7 @@ def parse_lookup(status: int, body: bytes) -> LookupAnswer:
     return LookupAnswer(
         producers=tuple(map(_node, _list(data, "producers"))),
         channels=tuple(_expect(name, str, "a channel") for name in _list(data, "channels")),
-        partitions={_port(number, "partition"): _node(node) for number, node in nodes.items()},
+        partitions={_number(number, "partition"): _node(node) for number, node in nodes.items()},
         meta=_meta(data["meta"]) if data.get("meta") else None,
     )
 
@@ -145,8 +145,8 @@ def _node(value: Any) -> Node:
         raise DiscoveryError(f"a node without broadcast_address: {shorten(value)}")
     return Node(
         broadcast_address=host,
-        tcp_port=_port(value.get("tcp_port"), "tcp_port"),
-        http_port=_port(value.get("http_port") or 0, "http_port"),
+        tcp_port=_number(value.get("tcp_port"), "tcp_port", 1),
+        http_port=_number(value.get("http_port") or 0, "http_port"),
         hostname=_text(value, "hostname"),
         version=_text(value, "version"),
         distributed_id=_text(value, "distributed_id"),
@@ -157,8 +157,8 @@ def _meta(value: Any) -> TopicMeta:
     _expect(value, dict, "meta")
     flags = ("ordered", "extend_support", "multi_part", "disable_channel_auto_create")
     return TopicMeta(
-        partition_num=_port(value.get("partition_num") or 0, "partition_num"),
-        replica=_port(value.get("replica") or 0, "replica"),
+        partition_num=_number(value.get("partition_num") or 0, "partition_num"),
+        replica=_number(value.get("replica") or 0, "replica"),
         **{name: _expect(value.get(name) or False, bool, name) for name in flags},
     )
 
@@ -168,7 +168,7 @@ def _lookupd(value: Any) -> str:
     host = _text(value, "NodeIP")
     if not host:
         raise DiscoveryError(f"a nsqlookupd without NodeIP: {shorten(value)}")
-    return join_address(host, _port(value.get("HttpPort"), "HttpPort"))
+    return join_address(host, _number(value.get("HttpPort"), "HttpPort", 1))
 
 
 def _list(data: dict[str, Any], name: str) -> list[Any]:
@@ -179,12 +179,12 @@ def _text(data: dict[str, Any], name: str) -> str:
     return _expect(data.get(name) or "", str, name)
 
 
-def _port(value: Any, what: str) -> int:
+def _number(value: Any, what: str, least: int = 0) -> int:
     """Read a small number; /listlookup writes its ports as strings."""
     if isinstance(value, str) and value.isascii() and value.isdecimal() and len(value) < 6:
         value = int(value)
-    if type(value) is not int or not 0 <= value <= 65535:
-        raise DiscoveryError(f"{what} is {shorten(value)}; expected a number from 0 to 65535")
+    if type(value) is not int or not least <= value <= 65535:
+        raise DiscoveryError(f"{what} is {shorten(value)}; expected a number from {least} to 65535")
     return value
 
 

@@ -71,10 +71,10 @@ class Message:
     """How often it was delivered, this time included."""
     id: bytes
     """16 raw bytes."""
-    body: bytes
+    body: bytes = field(repr=False)
     ext_version: int | None = None
     """The kind of ``ext``; 0 says that an extended topic's message has none."""
-    ext: bytes | None = None
+    ext: bytes | None = field(default=None, repr=False)
     """The extended block; JSON where ``ext_version`` is ``JSON_HEADERS``."""
     offset: int | None = None
     """Where it stands in nsqd's disk queue."""
@@ -301,7 +301,7 @@ class Columns:
         """Return where in ``data`` each body begins."""
         starts, offset = self.bounds[:-1], self.body_offset
         if self.exts is None:
-            return array("i", [start + offset for start in starts])
+            return _add(starts, offset)
         extra = [0 if ext is None else 2 + len(ext) for ext in self.exts]
         return array(
             "i", [start + offset + size for start, size in zip(starts, extra, strict=True)]
@@ -333,3 +333,16 @@ def _numbers(typecode: str, rows: bytes, row_size: int, at: int) -> array[int]:
     if byteorder == "little":  # pragma: no branch
         column.byteswap()
     return column
+
+
+def _add(numbers: array[int], amount: int) -> array[int]:
+    """Add the same to each number.
+
+    By one addition of two very long ones, a lane of it for each: no lane overflows into its
+    neighbour, as places in a buffer are below 2**31.
+    """
+    amounts = array(numbers.typecode, [amount]) * len(numbers)
+    total = int.from_bytes(numbers.tobytes(), byteorder) + int.from_bytes(amounts, byteorder)
+    sums: array[int] = array(numbers.typecode)
+    sums.frombytes(total.to_bytes(len(numbers) * numbers.itemsize, byteorder))
+    return sums

@@ -15,10 +15,18 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import chain
+from operator import index
 from struct import Struct
 
 from nsqflow.errors import LocalProtocolError
-from nsqflow.protocol.commands import MAX_INT32, Command, milliseconds, partition_word, with_body
+from nsqflow.protocol.commands import (
+    MAX_INT32,
+    Command,
+    milliseconds,
+    partition_word,
+    whole,
+    with_body,
+)
 from nsqflow.protocol.dialect import Dialect
 from nsqflow.protocol.names import check_topic
 
@@ -121,7 +129,7 @@ class PubExt(Publish):
 
     name = "PUB_EXT"
     only = Dialect.REDESIGNED
-    headers: bytes
+    headers: bytes = field(repr=False)
     body: bytes = field(repr=False)
     partition: int | None = None
 
@@ -169,7 +177,8 @@ def _with_many(line: bytes, items: Sequence[bytes]) -> bytes:
     pack = _INT32.pack
     sizes = map(pack, map(len, items))
     pieces = chain.from_iterable(zip(sizes, items, strict=True))
-    return b"".join((line, pack(size), pack(len(items)), *pieces))
+    data = b"".join((line, pack(size), pack(len(items)), *pieces))
+    return whole(data, len(line) + 4 + size)
 
 
 def _ext(headers: bytes) -> bytes:
@@ -181,7 +190,7 @@ def _ext(headers: bytes) -> bytes:
 def _trace(trace_id: int) -> bytes:
     if not 0 <= trace_id < 2**64:
         raise LocalProtocolError(f"trace id {trace_id}; 0 to {2**64 - 1} are allowed")
-    return _UINT64.pack(trace_id)
+    return _UINT64.pack(index(trace_id))
 
 
 def _partitions(partition: int | None) -> tuple[str, ...]:

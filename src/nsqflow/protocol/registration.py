@@ -120,8 +120,8 @@ class PeerSession(Session[PeerReply]):
 
     def send(self, command: PeerCommand) -> None:
         """Queue a command."""
-        if self._error is not None:
-            raise LocalProtocolError(f"cannot {command.name}: {self._error}")
+        if self._stopped:
+            raise LocalProtocolError(f"cannot {command.name}: {self._last}")
         self._out.append(command.encode())
         self._unanswered.append(command.name)
 

@@ -14,12 +14,21 @@ from collections.abc import Iterable
 from enum import Enum
 
 from nsqflow.errors import LocalProtocolError, RemoteProtocolError, ServerError
-from nsqflow.protocol.client_session import CLOSE_WAIT, HEARTBEAT, OK
 from nsqflow.protocol.command_decoder import CommandDecoder
-from nsqflow.protocol.commands import MAGIC_V2, Cls, Command, Identify, Sub, Subscription
+from nsqflow.protocol.commands import (
+    MAGIC_V2,
+    Cls,
+    Command,
+    Fin,
+    Identify,
+    Req,
+    Sub,
+    Subscription,
+    Touch,
+)
 from nsqflow.protocol.dialect import Dialect
 from nsqflow.protocol.events import StartTls
-from nsqflow.protocol.frames import FrameType, encode_frame
+from nsqflow.protocol.frames import CLOSE_WAIT, HEARTBEAT, OK, FrameType, encode_frame
 from nsqflow.protocol.identify import IdentifyReply, IdentifyRequest
 from nsqflow.protocol.limits import Limits
 from nsqflow.protocol.messages import PLAIN, Layout, Message, Receipt, encode_messages
@@ -80,6 +89,9 @@ class ServerSession(Session[Command | StartTls]):
         """
         if not self._identifying:
             raise LocalProtocolError("no IDENTIFY is to be answered")
+        for feature in ("tls_v1", "snappy", "deflate"):
+            if getattr(reply, feature) and not getattr(self.identify, feature):
+                raise LocalProtocolError(f"{feature} granted to a client that did not ask for it")
         self._identifying = self._paused = False
         if not self.identify.feature_negotiation:
             self.send_response(OK)
@@ -108,11 +120,27 @@ class ServerSession(Session[Command | StartTls]):
         self.send_response(HEARTBEAT)
 
     def send_error(self, code: str, text: str = "") -> None:
-        """Queue an error; whether the connection is closed after it is the caller's to do."""
+        """Queue an error after which the connection goes on."""
         # The redesigned server leaves the space where there is no text.
         bare = f"{code} " if self.dialect is Dialect.REDESIGNED else code
         data = f"{code} {text}" if text else bare
         self._out.append(encode_frame(FrameType.ERROR, data.encode("utf-8", "replace")))
+
+    def send_answer_failed(self, command: Fin | Req | Touch, reason: str) -> None:
+        """Queue the error for an answer to a message that is not in flight."""
+        # Each dialect writes the id in its own way, and classic nsqd as it is: as bytes.
+        id = command.id
+        if self.dialect is Dialect.REDESIGNED:
+            id = f"[{' '.join(map(str, id))}]".encode()
+        head, tail = f"E_{command.name}_FAILED {command.name} ", f" failed {reason}"
+        data = head.encode() + id + tail.encode("utf-8", "replace")
+        self._out.append(encode_frame(FrameType.ERROR, data))
+
+    def fail(self, code: str, text: str = "") -> None:
+        """Queue an error and read nothing more: send what is queued, then close."""
+        self.send_error(code, text)
+        self.state = ServerState.FAILED
+        self._stop()
 
     def send_messages(self, messages: Iterable[Message]) -> None:
         """Queue messages, laid out as the client's subscription has them."""
@@ -127,7 +155,7 @@ class ServerSession(Session[Command | StartTls]):
             if not self._read_magic(MAGIC_V2):
                 return
             self.state = ServerState.INIT
-        while not self._paused and (command := self._commands.next()) is not None:
+        while self._reading and (command := self._commands.next()) is not None:
             self._advance(command)
             events.append(command)
 
@@ -145,7 +173,7 @@ class ServerSession(Session[Command | StartTls]):
 
     def _advance(self, command: Command) -> None:
         if isinstance(command, Identify):
-            self.identify = IdentifyRequest.decode(command.body)
+            self.identify = IdentifyRequest.decode(command.body, self.dialect)
             # What follows may be TLS, or compressed: that is for the answer to say.
             self._identifying = self._paused = True
         elif isinstance(command, Sub):

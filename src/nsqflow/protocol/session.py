@@ -9,8 +9,8 @@ A session does no I/O. Whoever drives it does, at each read:
 
 Call ``events()`` until it returns nothing: a compressed stream is unpacked a window at a
 time, so that what is in memory stays bounded however much a few bytes expand. When the
-peer breaks the protocol, all events before that come out first, then ``events()``
-raises, and goes on raising.
+peer breaks the protocol, all events before that come out first, and can be answered; then
+``events()`` raises, and goes on raising.
 """
 
 from __future__ import annotations
@@ -43,8 +43,10 @@ class Session(Generic[E]):
         self._awaiting_tls = False
         self._paused = False  # parsing waits for a call
         self._held: list[E] = []  # events that came of a call, for the next events()
-        self._error: RemoteProtocolError | None = None
-        self._stopped = False  # nothing that comes now is of any meaning
+        # Why nothing more is read. It takes effect with the next call of events(): what was
+        # read before it is dealt with as if it had not come yet.
+        self._last: RemoteProtocolError | ServerError | None = None
+        self._stopped = False
 
     # Public methods
 
@@ -52,32 +54,27 @@ class Session(Generic[E]):
         """Take what the transport gave; then ask for ``events()``."""
         if self._awaiting_tls:
             raise LocalProtocolError("TLS handshake pending: these bytes belong to it")
-        if not self._stopped:
+        if self._last is None and not self._stopped:
             (self._decompressor or self._buffer).feed(bytes(data))  # bytes are not copied
 
     def events(self) -> list[E]:
         """Return what has happened; an empty list once more bytes are needed."""
-        if self._error is not None:
-            raise self._error
         events, self._held = self._held, []
-        try:
-            self._parse(events)
-            while not events and self._unpack():
-                self._parse(events)
-        except RemoteProtocolError as error:
-            self._error = error
-            self._stop(error)
-            if not events:
-                raise
-        return events
+        if self._last is None and not self._stopped:
+            self._collect(events)
+        if events or self._last is None:
+            return events
+        if not self._stopped:
+            self._stop()
+            self._end(self._last)
+        if isinstance(self._last, RemoteProtocolError):
+            raise self._last
+        return []
 
     def data_to_send(self) -> bytes:
         """Return the bytes to write to the transport, and forget them."""
+        self._encode()
         wire, self._wire = self._wire, []
-        if self._out:
-            data = b"".join(self._out)
-            self._out.clear()
-            wire.append(self._compressor.compress(data) if self._compressor else data)
         return wire[0] if len(wire) == 1 else b"".join(wire)
 
     def tls_started(self) -> None:
@@ -88,6 +85,20 @@ class Session(Generic[E]):
         self._tls_started()
 
     # Private methods
+
+    @property
+    def _reading(self) -> bool:
+        """What arrived may be parsed on."""
+        return not self._paused and self._last is None
+
+    def _collect(self, events: list[E]) -> None:
+        """Add what can be parsed, at most a window of what is compressed."""
+        try:
+            self._parse(events)
+            while not events and self._unpack():
+                self._parse(events)
+        except RemoteProtocolError as error:
+            self._last = error
 
     def _parse(self, events: list[E]) -> None:
         """Add the events in the clear bytes; raise ``RemoteProtocolError``."""
@@ -100,12 +111,18 @@ class Session(Generic[E]):
     def _tls_started(self) -> None:
         """Go on with the negotiation, if it is this side's turn."""
 
-    def _stop(self, error: RemoteProtocolError | ServerError) -> None:
+    def _stop(self) -> None:
         """Take nothing more in: the connection has come to an end."""
         self._stopped = True
         self._buffer.drain()
         self._decompressor = None
-        self._end(error)
+
+    def _encode(self) -> None:
+        """Turn what waits to be sent into what goes onto the wire."""
+        if self._out:
+            data = b"".join(self._out)
+            self._out.clear()
+            self._wire.append(self._compressor.compress(data) if self._compressor else data)
 
     def _read_magic(self, expected: bytes) -> bool:
         """Consume the four bytes that a connection begins with, once they are here."""
@@ -116,7 +133,7 @@ class Session(Generic[E]):
 
     def _unpack(self) -> bool:
         """Turn some compressed bytes into clear ones."""
-        if self._decompressor is None or self._paused:
+        if self._decompressor is None or not self._reading:
             return False
         data = self._decompressor.read()
         self._buffer.feed(data)
@@ -129,8 +146,7 @@ class Session(Generic[E]):
 
     def _compress(self, method: str, level: int) -> None:
         """Switch both directions: what was queued before goes out as it is."""
-        self._wire += self._out
-        self._out.clear()
+        self._encode()
         if method == "snappy":
             self._compressor, self._decompressor = SnappyCompressor(), SnappyDecompressor()
         else:

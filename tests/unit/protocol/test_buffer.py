@@ -1,5 +1,7 @@
 """The receive buffer: whatever is fed comes out again, joined only when it is needed."""
 
+import tracemalloc
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -168,3 +170,24 @@ def test_a_number_is_looked_for_behind_what_was_read() -> None:
     assert buffer.peek_int32() == 5
     assert buffer.peek_int32(4) == 6
     assert buffer.peek_int32(5) is None
+
+
+def test_an_idle_buffer_keeps_nothing_of_what_was_read() -> None:
+    buffer = filled(b"x" * 1000)
+    buffer.take(1000)
+    assert not buffer.ready()
+    assert (buffer.data, buffer.pos) == (b"", 0)
+
+
+def test_many_small_pieces_take_little_more_memory_than_their_bytes() -> None:
+    data = bytes(range(256)) * 400
+    tracemalloc.start()
+    buffer = filled(b"")
+    buffer.need(len(data))
+    for i in range(0, len(data), 2):
+        buffer.feed(data[i : i + 2])
+        assert buffer.ready() is (i + 2 == len(data))
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert buffer.drain() == data
+    assert peak < 5 * len(data)  # held as pieces of two bytes they would take twenty times it

@@ -165,6 +165,20 @@ def test_a_heartbeat_before_the_reply_to_identify_is_answered_too() -> None:
     assert client.state is ClientState.IDENTIFYING
 
 
+@pytest.mark.parametrize("method", ["tls_v1", "snappy", "deflate"])
+def test_the_answer_to_a_heartbeat_does_not_fall_into_an_upgrade(method: str) -> None:
+    client = ClientSession(
+        IdentifyRequest(
+            tls_v1=method == "tls_v1", snappy=method == "snappy", deflate=method == "deflate"
+        )
+    )
+    client.data_to_send()
+    client.receive_data(encode_frame(FrameType.RESPONSE, b"_heartbeat_"))
+    client.receive_data(encode_frame(FrameType.RESPONSE, b'{"%s":true}' % method.encode()))
+    assert client.events()[0] == Heartbeat()
+    assert client.data_to_send() == b""
+
+
 # Answers to commands.
 
 
@@ -280,6 +294,29 @@ def test_messages_are_laid_out_as_the_subscription_says(extended: bool, kind: Su
     assert batch.messages() == [message]
 
 
+@pytest.mark.parametrize(
+    ("extended", "kind", "smallest"),
+    [
+        (False, Subscription.PLAIN, 26),
+        (False, Subscription.ORDERED, 38),
+        (True, Subscription.PLAIN, 27),
+        (True, Subscription.ADVANCED, 39),
+    ],
+)
+def test_a_message_too_short_for_its_layout_is_an_error(
+    extended: bool, kind: Subscription, smallest: int
+) -> None:
+    asked = IdentifyRequest(extend_support=extended)
+    pair = subscribed_pair(asked, dialect=REDESIGNED, kind=kind)
+    pair.client.receive_data(encode_frame(FrameType.MESSAGE, bytes(smallest)))
+    (batch,) = pair.client.events()
+    assert isinstance(batch, MessageBatch)
+    assert batch.messages()[0].body == b""
+    pair.client.receive_data(encode_frame(FrameType.MESSAGE, bytes(smallest - 1)))
+    with pytest.raises(RemoteProtocolError, match=f"its header alone has {smallest}"):
+        pair.client.events()
+
+
 @pytest.mark.parametrize("subscribe", [False, True])
 def test_a_message_without_a_subscription_is_an_error(subscribe: bool) -> None:
     pair = connected_pair()
@@ -342,6 +379,7 @@ def test_an_error_that_closes_says_so_and_nothing_behind_it_counts() -> None:
     assert isinstance(event, CommandFailed)
     assert (event.command, event.closes) == ("PUB", True)
     assert isinstance(event.error, BadTopicError)
+    assert pair.client.events() == []
     assert pair.client.state is ClientState.FAILED
     assert pair.client.unanswered == 2
     assert pair.client.data_to_send() == b""
@@ -349,6 +387,42 @@ def test_an_error_that_closes_says_so_and_nothing_behind_it_counts() -> None:
     assert pair.client.events() == []
     with pytest.raises(LocalProtocolError, match="cannot NOP while failed"):
         pair.client.send(Nop())
+
+
+def test_what_came_before_a_closing_error_can_be_answered_as_if_it_had_not_come() -> None:
+    pair = subscribed_pair()
+    pair.client.receive_data(
+        encode_messages([Message(1, 1, ID, b"x")])
+        + encode_frame(FrameType.ERROR, b"E_INVALID RDY count 2501 out of range 0-2500")
+    )
+    batch, failed = pair.client.events()
+    assert isinstance(batch, MessageBatch)
+    assert isinstance(failed, CommandFailed)
+    pair.client.finish(message.id for message in batch.messages())
+    assert pair.client.events() == []
+    assert pair.client.data_to_send() == b""
+
+
+def test_a_command_sent_between_an_event_and_the_violation_behind_it_is_no_fault() -> None:
+    client = ClientSession()
+    client.receive_data(encode_frame(FrameType.RESPONSE, b"OK") + b"HTTP/1.1 ")
+    (connected,) = client.events()
+    assert isinstance(connected, Connected)
+    client.send(Pub("t", b"x"))
+    with pytest.raises(RemoteProtocolError, match="frame of 1213486160 bytes"):
+        client.events()
+    assert client.data_to_send() == b""
+    with pytest.raises(LocalProtocolError, match="cannot PUB while failed"):
+        client.send(Pub("t", b"x"))
+
+
+def test_nothing_compressed_or_clear_goes_out_once_the_server_has_failed() -> None:
+    client = ClientSession(IdentifyRequest(deflate=True))
+    reply = encode_frame(FrameType.RESPONSE, b'{"deflate":true}')
+    client.receive_data(reply + b"no deflate stream at all")
+    with pytest.raises(RemoteProtocolError, match="deflate stream is broken"):
+        client.events()
+    assert client.data_to_send() == b""
 
 
 def test_an_error_that_does_not_close_answers_its_command_alone() -> None:

@@ -135,6 +135,7 @@ DECODED: list[tuple[Dialect, bytes, Command]] = [
     # Redesigned: -1 is any partition, and one token too many makes it so too.
     (REDESIGNED, b"PUB t -1\n\0\0\0\1x", Pub("t", b"x")),
     (REDESIGNED, b"PUB t 0\n\0\0\0\1x", Pub("t", b"x", 0)),
+    (REDESIGNED, b"PUB t 999999999\n\0\0\0\1x", Pub("t", b"x", 999999999)),
     (REDESIGNED, b"PUB t 0 \n\0\0\0\1x", Pub("t", b"x")),
     (REDESIGNED, b"PUB t 0 extra\n\0\0\0\1x", Pub("t", b"x")),
     (REDESIGNED, b"SUB t c 7\n", Sub("t", "c", 7)),
@@ -148,7 +149,7 @@ DECODED: list[tuple[Dialect, bytes, Command]] = [
     ),
     (
         REDESIGNED,
-        b"SUB_ADVANCED t c 1234567890 special:-1 more\n",
+        b"SUB_ADVANCED t c 2147483648 special:-1 more\n",
         Sub("t", "c", None, Subscription.ADVANCED, "special:-1"),
     ),
     # The first 16 bytes are the id, whatever they are and whatever follows.
@@ -220,7 +221,7 @@ REDESIGNED_ERRORS = [
     (b"PUB t \n", 'E_BAD_PARTITION partition "" is not valid'),
     (b"PUB t one\n", 'E_BAD_PARTITION partition "one" is not valid'),
     (b"PUB t --1\n", 'E_BAD_PARTITION partition "--1" is not valid'),
-    (b"PUB t 1234567890\n", 'E_BAD_PARTITION partition "1234567890" is not valid'),
+    (b"PUB t 2147483648\n", 'E_BAD_PARTITION partition "2147483648" is not valid'),
     (b"SUB t c \xb2\n", r'E_BAD_PARTITION partition "\xb2" is not valid'),
     (b"MPUB t -2\n", "E_TOPIC_NOT_EXIST "),
     (b"PUB a$b\n", "E_TOPIC_NOT_EXIST "),
@@ -232,6 +233,10 @@ REDESIGNED_ERRORS = [
     (b"SUB_ADVANCED t c 0 \xff\n", "E_INVALID SUB_ADVANCED invalid start \\xff"),
     (b"FIN\n", "E_INVALID FIN insufficient number of params"),
     (b"REQ 0123456789abcdef\n", "E_INVALID REQ insufficient number of params"),
+    (b"PUB_TRACE t\n\0\x10\0\1", "E_BAD_MESSAGE PUB_TRACE message too big 1048577 > 1048576"),
+    (b"PUB_EXT t\n\0\x10\0\1", "E_BAD_MESSAGE PUB_EXT message too big 1048577 > 1048576"),
+    (b"MPUB_TRACE t\n\0\x50\0\1", "E_BAD_BODY MPUB_TRACE body too big 5242881 > 5242880"),
+    (b"MPUB_EXT t\n\0\x50\0\1", "E_BAD_BODY MPUB_EXT body too big 5242881 > 5242880"),
     (b"PUB_TRACE t\n\0\0\0\x0812345678", "E_BAD_BODY no message behind the trace id"),
     (
         b"MPUB_TRACE t\n\0\0\0\x09\0\0\0\1\0\0\0\1x",

@@ -1,6 +1,7 @@
 """Commands: the bytes of each, and what is refused before it is sent."""
 
 from collections.abc import Callable
+from typing import cast
 
 import pytest
 from hypothesis import given
@@ -63,7 +64,7 @@ KINDS_OF_START = "; allowed are msgcount:N, timestamp:SECONDS, virtual_queue:N a
 REFUSED: list[tuple[Command, str]] = [
     (Identify(b""), "body of 0 bytes; 1 to 2147483647 are allowed"),
     (Auth(b""), "body of 0 bytes; 1 to 2147483647 are allowed"),
-    (Sub("t", "c", -1), "partition -1; it is 0 or more, or None for any"),
+    (Sub("t", "c", -1), "partition -1; it is 0 to 2147483647, or None for any"),
     (Sub("t", "c", 0, PLAIN, "msgcount:1"), START),
     (Sub("t", "c", 0, ORDERED, "msgcount:1"), START),
     (Sub("t", "c", None, ADVANCED, "msgcount:1"), START),
@@ -217,3 +218,15 @@ def test_a_body_larger_than_its_size_can_say_is_refused() -> None:
 
     with pytest.raises(LocalProtocolError, match=r"^body of 2147483648 bytes; 1 to 2147483647 are"):
         with_body(b"AUTH\n", Huge())
+
+
+def test_ids_may_come_from_any_iterable() -> None:
+    assert encode_fins(id for id in (ID, BINARY_ID)) == encode_fins([ID, BINARY_ID])
+    assert encode_fins(iter([])) == b""
+
+
+def test_a_body_whose_length_is_not_its_bytes_is_refused() -> None:
+    # Four bytes, but its len() is 1: the server would take the rest for the next command.
+    body = cast(bytes, memoryview(b"abcd").cast("I"))
+    with pytest.raises(LocalProtocolError, match=r"^bodies of 13 bytes that claim 10; are they"):
+        with_body(b"AUTH\n", body)

@@ -2,6 +2,7 @@
 
 import zlib
 from collections.abc import Callable
+from random import Random
 
 import pytest
 from cramjam import snappy
@@ -46,6 +47,11 @@ def read_all(stream: Decompressor, *parts: bytes) -> bytes:
     return found
 
 
+def read_sizes(stream: Decompressor, wire: bytes) -> list[int]:
+    stream.feed(wire)
+    return [*map(len, iter(stream.read, b""))]
+
+
 def raw_deflate(data: bytes, flush: int = zlib.Z_SYNC_FLUSH) -> bytes:
     stream = zlib.compressobj(9, zlib.DEFLATED, -zlib.MAX_WBITS)
     return stream.compress(data) + stream.flush(flush)
@@ -88,19 +94,33 @@ def test_nothing_received_is_nothing_to_read(method: str) -> None:
 
 @pytest.mark.parametrize(("method", "most"), [("deflate", WINDOW), ("snappy", WINDOW + MAX_CHUNK)])
 def test_a_bomb_goes_off_a_window_at_a_time(method: str, most: int) -> None:
-    assert WINDOW == 262144
-    zeros = bytes(1024 * 1024)
-    decompressor = METHODS[method][1]()
-    if method == "deflate":
-        decompressor.feed(raw_deflate(zeros * MEGABYTES))
-    else:
-        decompressor.feed(bytes(snappy.compress(zeros * MEGABYTES)))
-    sizes = []
-    while data := decompressor.read():
-        assert data.count(0) == len(data)
-        sizes.append(len(data))
+    zeros = bytes(MEGABYTES * 1024 * 1024)
+    wire = raw_deflate(zeros) if method == "deflate" else bytes(snappy.compress(zeros))
+    sizes = read_sizes(METHODS[method][1](), wire)
     assert sum(sizes) == MEGABYTES * 1024 * 1024
     assert max(sizes) <= most
+    assert len(sizes) <= 201  # and no smaller than need be
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_what_does_not_expand_comes_a_window_at_a_time_too(method: str) -> None:
+    compressor, decompressor = streams(method)
+    sizes = read_sizes(decompressor, compressor.compress(Random(1).randbytes(2 * 1024 * 1024)))
+    assert sum(sizes) == 2 * 1024 * 1024
+    assert max(sizes) <= WINDOW + MAX_CHUNK
+
+
+def test_small_snappy_chunks_fill_a_window() -> None:
+    compressor, decompressor = streams("snappy")
+    wire = b"".join(compressor.compress(bytes(10000)) for _ in range(60))
+    assert read_sizes(decompressor, wire) == [270000, 270000, 60000]
+
+
+def test_deflate_holds_nothing_back_wherever_the_network_cut_it() -> None:
+    wire = raw_deflate(bytes(WINDOW + 2000))
+    for end in range(len(wire)):
+        expected = zlib.decompressobj(-zlib.MAX_WBITS).decompress(wire[:end])
+        assert read_all(DeflateDecompressor(), wire[:end]) == expected
 
 
 @pytest.mark.parametrize("method", METHODS)
@@ -144,6 +164,7 @@ def test_a_higher_level_of_deflate_costs_fewer_bytes() -> None:
     data = b"".join(b"%d, " % (i * i) for i in range(5000))
     sizes = [len(DeflateCompressor(level).compress(data)) for level in (1, 6, 9)]
     assert sizes[0] > sizes[1] >= sizes[2]
+    assert len(DeflateCompressor().compress(data)) == sizes[1]
 
 
 @pytest.mark.parametrize("behind", [b"", b"anything"])
@@ -203,7 +224,7 @@ def test_a_snappy_chunk_too_large_is_refused_before_it_arrives(kind: int) -> Non
     stream.feed(IDENTIFIER + bytes([kind]) + b"\xcf\x2a\x01")
     with pytest.raises(RemoteProtocolError) as caught:
         stream.read()
-    assert str(caught.value) == "snappy chunk of 76495 bytes; at most 76494 are allowed"
+    assert str(caught.value) == "snappy stream is broken: chunk of 76495 bytes; 76494 are allowed"
 
 
 @pytest.mark.parametrize(
@@ -224,9 +245,19 @@ def test_a_broken_snappy_stream_says_so(wire: bytes) -> None:
         read_all(SnappyDecompressor(), wire)
 
 
-def test_what_comes_before_a_broken_snappy_chunk_can_be_read_if_it_came_first() -> None:
-    stream = SnappyDecompressor()
-    assert read_all(stream, IDENTIFIER + ABC) == b"abc"
-    stream.feed(ABC[:-1] + b"d")
-    with pytest.raises(RemoteProtocolError, match=r"^snappy stream is broken: "):
-        stream.read()
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("singly", [False, True])
+def test_what_comes_before_the_broken_place_is_given_out(method: str, singly: bool) -> None:
+    compressor, decompressor = streams(method)
+    good = compressor.compress(b"abc" * 100) + compressor.compress(b"def")
+    # No chunk has type 2; a block of type 3 does not exist in deflate.
+    wire = good + (b"\x02\x00\x00\x00" if method == "snappy" else b"\x07")
+    found = b""
+    with pytest.raises(RemoteProtocolError, match=f"^{method} stream is broken: "):
+        for piece in [bytes([byte]) for byte in wire] if singly else [wire]:
+            decompressor.feed(piece)
+            while data := decompressor.read():
+                found += data
+    assert found == b"abc" * 100 + b"def"
+    with pytest.raises(RemoteProtocolError, match=f"^{method} stream is broken: "):
+        decompressor.read()

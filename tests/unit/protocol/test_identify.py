@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Callable
-from dataclasses import asdict, fields
+from dataclasses import asdict, fields, replace
 from typing import Any
 
 import pytest
@@ -51,7 +51,7 @@ REDESIGNED_REPLY = (
     b'"output_buffer_timeout":50,"desired_tag":"tagA"}'
 )
 
-DECODERS = {
+DECODERS: dict[str, Callable[[bytes], Any]] = {
     "IDENTIFY": IdentifyRequest.decode,
     "answer to IDENTIFY": IdentifyReply.decode,
     "answer to AUTH": AuthReply.decode,
@@ -108,7 +108,10 @@ def test_what_the_server_would_refuse_or_pass_over_is_not_asked(
 
 @given(requests)
 def test_a_request_comes_back_equal(request_: IdentifyRequest) -> None:
-    assert IdentifyRequest.decode(request_.encode(Dialect.REDESIGNED)) == request_
+    encoded = request_.encode(Dialect.REDESIGNED)
+    assert IdentifyRequest.decode(encoded, Dialect.REDESIGNED) == request_
+    plain = replace(request_, desired_tag=None, extend_support=None, ext_filter=None)
+    assert IdentifyRequest.decode(encoded) == plain
 
 
 @pytest.mark.parametrize(
@@ -260,7 +263,10 @@ def test_any_field_may_be_anything(cls: Any, data: st.DataObject) -> None:
     names = st.sampled_from([field.name for field in fields(cls)])
     values = data.draw(st.dictionaries(names, json_values, max_size=4))
     known = [type(value) for value in values.values() if value is not None]
-    found = attempt(RemoteProtocolError, cls.decode, json.dumps(values).encode())
+    arguments: list[object] = [json.dumps(values).encode()]
+    if cls is IdentifyRequest:
+        arguments.append(Dialect.REDESIGNED)
+    found = attempt(RemoteProtocolError, cls.decode, *arguments)
     if isinstance(found, RemoteProtocolError):
         assert "; expected " in str(found) or found.code == "E_BAD_BODY"
     else:

@@ -134,7 +134,8 @@ def test_a_classic_answer_has_producers_alone(shape: Callable[[Any], bytes]) -> 
 
 def test_the_nodes_of_a_cluster_read_like_producers() -> None:
     node = {"broadcast_address": "h", "tcp_port": 4150, "topics": ["t"], "tombstones": [False]}
-    assert parse_lookup(200, encode({"producers": [node]})).producers[0].address == "h:4150"
+    (producer,) = parse_lookup(200, encode({"producers": [node]})).producers
+    assert (producer.address, producer.http_port) == ("h:4150", 0)
 
 
 @pytest.mark.parametrize(
@@ -228,7 +229,7 @@ def test_an_answer_that_cannot_be_used_says_what_is_wrong_with_it(
 
 @pytest.mark.parametrize(
     ("value", "number"),
-    [(0, 0), (65535, 65535), ("0", 0), ("24161", 24161), ("65535", 65535)],
+    [(1, 1), (65535, 65535), ("1", 1), ("24161", 24161), ("65535", 65535)],
 )
 def test_a_port_is_a_number_or_the_digits_of_one(value: object, number: int) -> None:
     node = {"broadcast_address": "h", "tcp_port": value}
@@ -239,6 +240,7 @@ def test_a_port_is_a_number_or_the_digits_of_one(value: object, number: int) -> 
     ("value", "shown"),
     [
         (-1, "-1"),
+        (0, "0"),
         (65536, "65536"),
         ("65536", "65536"),
         ("123456", "'123456'"),
@@ -256,7 +258,7 @@ def test_a_port_is_a_number_or_the_digits_of_one(value: object, number: int) -> 
 def test_what_is_no_port_is_refused(value: object, shown: str) -> None:
     with pytest.raises(DiscoveryError) as caught:
         parse_lookup(200, encode({"producers": [{"broadcast_address": "h", "tcp_port": value}]}))
-    assert str(caught.value) == f"tcp_port is {shown}; expected a number from 0 to 65535"
+    assert str(caught.value) == f"tcp_port is {shown}; expected a number from 1 to 65535"
 
 
 @pytest.mark.parametrize("number", ["", "x", "-1", "65536"])
@@ -329,7 +331,7 @@ def test_an_nsqlookupd_may_know_of_no_other(
         (
             200,
             b'{"lookupdleader":{"NodeIP":"h"}}',
-            "HttpPort is None; expected a number from 0 to 65535",
+            "HttpPort is None; expected a number from 1 to 65535",
         ),
         (200, b'{"lookupdnodes":[5]}', "a nsqlookupd is 5; expected dict"),
         (
@@ -340,7 +342,7 @@ def test_an_nsqlookupd_may_know_of_no_other(
         (
             200,
             b'{"lookupdnodes":[{"NodeIP":"h","HttpPort":"x"}]}',
-            "HttpPort is 'x'; expected a number from 0 to 65535",
+            "HttpPort is 'x'; expected a number from 1 to 65535",
         ),
     ],
 )

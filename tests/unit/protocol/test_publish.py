@@ -1,5 +1,7 @@
 """Publishing: the bytes of each command, and what no server would take."""
 
+from typing import cast
+
 import pytest
 
 from nsqflow.errors import ConfigError, LocalProtocolError
@@ -89,7 +91,7 @@ REFUSED = [
     (Pub("t", Huge(b"x")), "body of 2147483648 bytes; 1 to 2147483647 are allowed"),
     (Mpub("t", [Huge(b"x")]), "batch of 2147483656 bytes; at most 2147483647 are allowed"),
     *(
-        (command, "partition -1; it is 0 or more, or None for any")
+        (command, "partition -1; it is 0 to 2147483647, or None for any")
         for command in (
             Pub("t", b"x", -1),
             Mpub("t", [b"x"], -1),
@@ -165,3 +167,14 @@ def test_bodies_are_not_shown(command: Publish, line: str, body: str) -> None:
     assert "body" not in repr(command)
     assert "bodies" not in repr(command)
     assert "messages" not in repr(command)
+
+
+def test_a_trace_id_is_a_whole_number() -> None:
+    with pytest.raises(TypeError):
+        PubTrace("t", cast(int, 1.5), b"x").encode()
+
+
+def test_a_batch_of_what_is_not_bytes_is_refused() -> None:
+    body = cast(bytes, memoryview(b"abcd").cast("I"))
+    with pytest.raises(LocalProtocolError, match="are they bytes"):
+        Mpub("t", [b"x", body]).encode()

@@ -26,8 +26,10 @@ from nsqflow.protocol import (
     Sub,
     Touch,
 )
+from nsqflow.protocol.client_session import failed_id
 
 ID = b"0123456789abcdef"
+IDENTIFY_TLS = b'IDENTIFY\n\x00\x00\x00\x2a{"feature_negotiation":true,"tls_v1":true}'
 IDENTIFY = b'IDENTIFY\n\x00\x00\x00\x1c{"feature_negotiation":true}'
 
 
@@ -146,6 +148,52 @@ def test_commands_before_the_violation_come_out_first() -> None:
         server.events()
 
 
+def test_answers_to_commands_before_the_violation_go_out_before_its_error() -> None:
+    pub = b"PUB t\n\x00\x00\x00\x01x"
+    server = fed(b"  V2SUB t c\n" + pub + pub + b"BOGUS\n")
+    for command in server.events():
+        if isinstance(command, Sub):
+            server.send_messages([Message(1, 1, ID, b"x")])
+        else:
+            server.send_response()
+    with pytest.raises(RemoteProtocolError, match="invalid command BOGUS"):
+        server.events()
+    ok = b"\x00\x00\x00\x06\x00\x00\x00\x00OK"
+    sent = server.data_to_send()
+    assert sent.endswith(ok + ok + error_frame(b"E_INVALID invalid command BOGUS"))
+    assert server.state is ServerState.FAILED
+
+
+def test_a_broker_may_fail_the_connection_itself() -> None:
+    server = fed(b"  V2PUB t\n\x00\x00\x00\x01x")
+    server.events()
+    server.receive_data(b"NOP\n")
+    server.fail("E_PUB_FAILED", "PUB failed exiting")
+    assert server.events() == []
+    server.receive_data(b"NOP\n")
+    assert server.events() == []
+    assert server.data_to_send() == error_frame(b"E_PUB_FAILED PUB failed exiting")
+    assert server.state is ServerState.FAILED
+
+
+@pytest.mark.parametrize(
+    ("dialect", "words"),
+    [
+        (Dialect.CLASSIC, b"E_REQ_FAILED REQ 0123456789abcdef failed ID not in flight"),
+        (
+            Dialect.REDESIGNED,
+            b"E_REQ_FAILED REQ [48 49 50 51 52 53 54 55 56 57 97 98 99 100 101 102] failed "
+            b"ID not in flight",
+        ),
+    ],
+)
+def test_an_answer_that_failed_is_told_with_its_id(dialect: Dialect, words: bytes) -> None:
+    server = ServerSession(dialect=dialect)
+    server.send_answer_failed(Req(ID), "ID not in flight")
+    assert server.data_to_send() == error_frame(words)
+    assert failed_id(words, "REQ") == ID
+
+
 def test_tls_may_be_required() -> None:
     words = refusal(b"  V2NOP\n", tls_required=True)
     assert words == "E_INVALID cannot NOP in current state (TLS required)"
@@ -174,7 +222,7 @@ def test_identify_with_a_broken_body_is_refused() -> None:
 def test_a_client_that_does_not_negotiate_gets_a_plain_ok() -> None:
     server = fed(b"  V2IDENTIFY\n\x00\x00\x00\x02{}NOP\n")
     server.events()
-    server.accept_identify(IdentifyReply(snappy=True))
+    server.accept_identify(IdentifyReply(auth_required=True))
     assert server.data_to_send() == b"\x00\x00\x00\x06\x00\x00\x00\x00OK"
     assert server.events() == [Nop()]
 
@@ -184,8 +232,28 @@ def test_identify_is_answered_only_once() -> None:
         ServerSession().accept_identify(IdentifyReply())
 
 
+@pytest.mark.parametrize("feature", ["tls_v1", "snappy", "deflate"])
+def test_nothing_is_granted_that_was_not_asked_for(feature: str) -> None:
+    server = fed(b"  V2" + IDENTIFY)
+    server.events()
+    with pytest.raises(LocalProtocolError, match=f"{feature} granted to a client that did not"):
+        server.accept_identify(IdentifyReply(**{feature: True}))  # type: ignore[arg-type]
+    server.accept_identify(IdentifyReply())
+
+
+def test_a_classic_server_knows_nothing_of_extended_messages() -> None:
+    body = b'{"extend_support":true,"ext_filter":"x"}'
+    server = fed(b"  V2IDENTIFY\n\x00\x00\x00\x28" + body + b"SUB t c\n")
+    server.events()
+    server.accept_identify(IdentifyReply())
+    assert server.events() == [Sub("t", "c")]
+    server.data_to_send()
+    server.send_messages([Message(1, 2, ID, b"BODY")])
+    assert server.data_to_send().endswith(ID + b"BODY")
+
+
 def test_the_clear_reply_is_sent_before_the_handshake_begins() -> None:
-    server = fed(b"  V2" + IDENTIFY + b"\x16\x03\x01", tls_required=True)
+    server = fed(b"  V2" + IDENTIFY_TLS + b"\x16\x03\x01", tls_required=True)
     server.events()
     server.accept_identify(IdentifyReply(tls_v1=True))
     assert server.events() == [StartTls(b"\x16\x03\x01")]

@@ -165,6 +165,16 @@ def test_what_expands_a_thousandfold_comes_out_a_window_at_a_time() -> None:
     assert seen == count
 
 
+def test_a_second_identify_on_a_compressed_connection_is_answered_compressed() -> None:
+    pair = connected_pair(IdentifyRequest(deflate=True))
+    pair.server.receive_data(zlib_continuation(pair.client, IDENTIFY_AGAIN))
+    pair.server.events()
+    pair.server.accept_identify(IdentifyReply(snappy=True))
+    sent = pair.server.data_to_send()
+    assert b"max_rdy_count" not in sent
+    assert sent.count(b"sNaPpY") == 1
+
+
 def test_a_paused_server_does_not_unpack_what_it_can_not_read_yet() -> None:
     pair = connected_pair(IdentifyRequest(deflate=True))
     again = b"IDENTIFY\n\x00\x00\x00\x02{}" + b"NOP\n" * 200_000
@@ -177,6 +187,9 @@ def test_a_paused_server_does_not_unpack_what_it_can_not_read_yet() -> None:
     while events := pair.server.events():
         count += len(events)
     assert count == 200_000
+
+
+IDENTIFY_AGAIN = b'IDENTIFY\n\x00\x00\x00\x2a{"feature_negotiation":true,"snappy":true}'
 
 
 def zlib_continuation(client: ClientSession, data: bytes) -> bytes:
