@@ -13,6 +13,7 @@ import re
 from collections import deque
 from collections.abc import Iterable
 from enum import Enum
+from itertools import pairwise
 
 from nsqflow.errors import LocalProtocolError, RemoteProtocolError, ServerError
 from nsqflow.protocol import events as ev
@@ -196,7 +197,13 @@ class ClientSession(Session[ev.Event]):
     def _messages(self, run: MessageRun, events: list[ev.Event]) -> None:
         if self.state not in (ClientState.SUBSCRIBED, ClientState.CLOSING):
             raise RemoteProtocolError(f"message while {self.state.value}")
-        events.append(MessageBatch(*run, self._layout))
+        try:
+            events.append(MessageBatch(*run, self._layout))
+        except RemoteProtocolError:
+            # Those before the broken one are given out, as if they had come alone.
+            places = zip(pairwise(run.bounds), run.headers, strict=True)
+            for bounds, header in places:  # pragma: no branch (it ends by raising)
+                events.append(MessageBatch(run.data, [*bounds], [header], self._layout))
 
     def _response(self, data: bytes, events: list[ev.Event]) -> None:
         if data == HEARTBEAT:
@@ -281,7 +288,10 @@ class ClientSession(Session[ev.Event]):
         command = self._unanswered[0].name if self._unanswered else None
         if self.state in _NEGOTIATING:
             command = Identify.name
-        closes = self.dialect.closes(error.code, command)
+        # On a subscribed connection it may as well be a FIN that met no leader any more, and
+        # then the server closes.
+        lost = error.stale_route and self.state in (ClientState.SUBSCRIBED, ClientState.CLOSING)
+        closes = lost or self.dialect.closes(error.code, command)
         events.append(ev.CommandFailed(error, command, closes))
         if closes:
             self._last = error

@@ -176,7 +176,10 @@ def _list(data: dict[str, Any], name: str) -> list[Any]:
 
 
 def _text(data: dict[str, Any], name: str) -> str:
-    return _expect(data.get(name) or "", str, name)
+    text = _expect(data.get(name) or "", str, name)
+    if not text.isprintable():  # as half a surrogate pair is not: no socket would take it
+        raise DiscoveryError(f"{name} is {shorten(text)}; expected text")
+    return text
 
 
 def _number(value: Any, what: str, least: int = 0) -> int:

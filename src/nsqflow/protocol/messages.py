@@ -215,7 +215,7 @@ class MessageBatch:
         """Return the messages as columns, without an object for each."""
         data, bounds = self.data, self.bounds
         headers = b"".join(self.headers)
-        offsets = sizes = exts = None
+        offsets = sizes = exts = ext_versions = None
         if self.layout.positioned:
             positions = b"".join([data[body - 12 : body] for body in self._bodies()])
             offsets = _numbers("Q", positions, 12, 0)
@@ -223,6 +223,7 @@ class MessageBatch:
         if self.layout.extended:
             places = zip(bounds[:-1], self._bodies(), strict=True)
             exts = [self._middle(start, body)[1] for start, body in places]
+            ext_versions = bytes([data[start + _EXT] for start in bounds[:-1]])
         return Columns(
             data=data,
             bounds=array("i", bounds),
@@ -233,6 +234,7 @@ class MessageBatch:
             offsets=offsets,
             sizes=sizes,
             exts=exts,
+            ext_versions=ext_versions,
         )
 
     def _bodies(self) -> list[int]:
@@ -292,7 +294,9 @@ class Columns:
     """16 bytes for each message, one behind the other."""
     offsets: array[int] | None = None
     sizes: array[int] | None = None
-    exts: list[bytes | None] | None = None
+    exts: list[bytes | None] | None = field(default=None, repr=False)
+    ext_versions: bytes | None = None
+    """A byte for each message."""
 
     def __len__(self) -> int:
         return len(self.timestamps)

@@ -34,6 +34,7 @@ from nsqflow.protocol import (
     Identify,
     IdentifyReply,
     IdentifyRequest,
+    Layout,
     Message,
     MessageBatch,
     Mpub,
@@ -56,7 +57,7 @@ from nsqflow.protocol import (
 )
 from nsqflow.protocol.client_session import failed_id
 
-from .pair import Pair, connected_pair, make_pair, subscribed_pair
+from .pair import Pair, connected_pair, flatten, make_pair, subscribed_pair
 
 ID = b"0123456789abcdef"
 RAW_ID = b"\x00\x00\x00\x00\x00\x00\x00'\n \n \n \n\n"
@@ -327,7 +328,30 @@ def test_a_message_without_a_subscription_is_an_error(subscribe: bool) -> None:
         pair.client.events()
 
 
+def test_messages_before_a_broken_one_come_out_however_they_arrived() -> None:
+    good = Message(1, 1, ID, b"x", ext_version=4, ext=b"{}")
+    stream = encode_messages([good, good], Layout(extended=True))
+    stream += encode_frame(FrameType.MESSAGE, bytes(26) + b"\x04\xff\xff")
+    for pieces in ([stream], [stream[i : i + 1] for i in range(len(stream))]):
+        pair = subscribed_pair(IdentifyRequest(extend_support=True), dialect=REDESIGNED)
+        found: list[object] = []
+        with pytest.raises(RemoteProtocolError, match="ends within its extended headers"):
+            for piece in pieces:
+                pair.client.receive_data(piece)
+                while events := pair.client.events():
+                    found += flatten(events)
+        assert found == [good, good]
+
+
 # Errors from the server.
+
+
+def test_no_leader_on_a_subscribed_connection_closes_as_it_may_answer_a_fin() -> None:
+    pair = subscribed_pair(dialect=REDESIGNED)
+    pair.client.send(Pub("t", b"1", 0))
+    (event,) = fail(pair, b"E_FAILED_ON_NOT_LEADER ")
+    assert isinstance(event, CommandFailed)
+    assert event.closes
 
 
 def test_a_late_fin_is_an_event_with_the_id_and_the_connection_goes_on() -> None:

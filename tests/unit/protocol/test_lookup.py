@@ -212,6 +212,11 @@ def test_a_topic_that_nobody_knows_is_an_answer(status: int, body: bytes) -> Non
             b'{"producers":[{"broadcast_address":5}]}',
             "broadcast_address is 5; expected str",
         ),
+        (
+            200,
+            b'{"producers":[{"broadcast_address":"\\ud800"}]}',
+            "broadcast_address is '\\ud800'; expected text",
+        ),
         (200, b'{"channels":[7]}', "a channel is 7; expected str"),
         (200, b'{"channels":"c"}', "channels is 'c'; expected list"),
         (200, b'{"partitions":[1]}', "partitions is [1]; expected dict"),

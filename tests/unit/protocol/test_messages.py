@@ -148,6 +148,7 @@ def test_columns_hold_what_the_messages_do(layout: Layout, data: st.DataObject) 
     assert [*(columns.offsets or ())] == [m.offset for m in sent if layout.positioned]
     assert [*(columns.sizes or ())] == [m.size for m in sent if layout.positioned]
     assert [*(columns.exts or ())] == [m.ext for m in sent if layout.extended]
+    assert [*(columns.ext_versions or ())] == [m.ext_version for m in sent if layout.extended]
 
 
 def test_columns_point_into_the_bytes_that_arrived() -> None:
@@ -162,6 +163,7 @@ def test_columns_point_into_the_bytes_that_arrived() -> None:
     assert (columns.timestamps, columns.attempts) == (array("q", [7, -8]), array("H", [1, 2]))
     assert columns.ids == b"aaaaaaaaaaaaaaaabbbbbbbbbbbbbbbb"
     assert (columns.offsets, columns.sizes, columns.exts) == (None, None, None)
+    assert columns.ext_versions is None
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
