@@ -6,6 +6,7 @@ nsqlookupd, ``parse_lookup`` for what nsqlookupd says over HTTP.
 """
 
 from nsqflow.protocol.client_session import ClientSession, ClientState
+from nsqflow.protocol.columns import Columns
 from nsqflow.protocol.commands import (
     MAGIC_V2,
     Auth,
@@ -53,7 +54,6 @@ from nsqflow.protocol.lookup import (
     parse_lookup,
 )
 from nsqflow.protocol.messages import (
-    Columns,
     Layout,
     Message,
     MessageBatch,

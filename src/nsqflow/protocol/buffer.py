@@ -12,7 +12,7 @@ from struct import Struct
 
 from nsqflow.errors import LocalProtocolError, RemoteProtocolError
 
-# Offsets into a buffer go into 32-bit arrays (see messages.Columns).
+# Offsets into a buffer go into 32-bit arrays (see columns).
 MAX_BUFFERED = 2**31 - 1
 
 # So many pieces are made one while more are waited for: a piece of one byte takes forty.

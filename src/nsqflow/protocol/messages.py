@@ -19,10 +19,10 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from struct import Struct
 from struct import error as struct_error
-from sys import byteorder
 from typing import Any, NamedTuple, TypeVar, overload
 
 from nsqflow.errors import LocalProtocolError, RemoteProtocolError
+from nsqflow.protocol.columns import Columns, gather, numbers
 from nsqflow.protocol.frames import FRAME_HEADER, FRAME_HEADER_SIZE, FrameType
 
 ID_SIZE = 16
@@ -218,8 +218,8 @@ class MessageBatch:
         offsets = sizes = exts = ext_versions = None
         if self.layout.positioned:
             positions = b"".join([data[body - 12 : body] for body in self._bodies()])
-            offsets = _numbers("Q", positions, 12, 0)
-            sizes = _numbers("I", positions, 12, 8)
+            offsets = numbers("Q", positions, 12, 0)
+            sizes = numbers("I", positions, 12, 8)
         if self.layout.extended:
             places = zip(bounds[:-1], self._bodies(), strict=True)
             exts = [self._middle(start, body)[1] for start, body in places]
@@ -228,9 +228,9 @@ class MessageBatch:
             data=data,
             bounds=array("i", bounds),
             body_offset=FRAME_HEADER_SIZE + self.layout.min_size,
-            timestamps=_numbers("q", headers, 26, 0),
-            attempts=_numbers("H", headers, 26, 8),
-            ids=_gather(headers, 26, 10, 16),
+            timestamps=numbers("q", headers, 26, 0),
+            attempts=numbers("H", headers, 26, 8),
+            ids=gather(headers, 26, 10, 16),
             offsets=offsets,
             sizes=sizes,
             exts=exts,
@@ -273,80 +273,3 @@ class MessageBatch:
             version = self.data[start + _EXT]
             ext = self.data[start + _EXT + 3 : ext_end] if version else None
         return version, ext, offset, size
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Columns:
-    """Many messages, a column for each value: what a DataFrame is made of.
-
-    Arrays are in the machine's byte order, ready for the buffer protocol. Bodies are not
-    copied: each lies in ``data`` from its place in ``body_starts()`` up to the next bound.
-    """
-
-    data: bytes = field(repr=False)
-    bounds: array[int]
-    """Where each message's frame begins in ``data``, and behind them where the last one ends."""
-    body_offset: int
-    """How far from there its body begins, not counting ``exts``."""
-    timestamps: array[int]
-    attempts: array[int]
-    ids: bytes = field(repr=False)
-    """16 bytes for each message, one behind the other."""
-    offsets: array[int] | None = None
-    sizes: array[int] | None = None
-    exts: list[bytes | None] | None = field(default=None, repr=False)
-    ext_versions: bytes | None = None
-    """A byte for each message."""
-
-    def __len__(self) -> int:
-        return len(self.timestamps)
-
-    def body_starts(self) -> array[int]:
-        """Return where in ``data`` each body begins."""
-        starts, offset = self.bounds[:-1], self.body_offset
-        if self.exts is None:
-            return _add(starts, offset)
-        extra = [0 if ext is None else 2 + len(ext) for ext in self.exts]
-        return array(
-            "i", [start + offset + size for start, size in zip(starts, extra, strict=True)]
-        )
-
-    def bodies(self) -> list[bytes]:
-        """Copy the bodies out of ``data``."""
-        data = self.data
-        places = zip(self.body_starts(), self.bounds[1:], strict=True)
-        return [data[start:end] for start, end in places]
-
-
-def _gather(rows: bytes, row_size: int, at: int, width: int) -> bytes:
-    """Take the bytes ``at`` to ``at + width`` out of each row.
-
-    By a strided copy for each of them: a few nanoseconds a row, where a slice of each
-    takes a hundred.
-    """
-    column = bytearray(len(rows) // row_size * width)
-    for i in range(width):
-        column[i::width] = rows[at + i :: row_size]
-    return bytes(column)
-
-
-def _numbers(typecode: str, rows: bytes, row_size: int, at: int) -> array[int]:
-    """Take a big-endian number out of each row."""
-    column: array[int] = array(typecode)
-    column.frombytes(_gather(rows, row_size, at, column.itemsize))
-    if byteorder == "little":  # pragma: no branch
-        column.byteswap()
-    return column
-
-
-def _add(numbers: array[int], amount: int) -> array[int]:
-    """Add the same to each number.
-
-    By one addition of two very long ones, a lane of it for each: no lane overflows into its
-    neighbour, as places in a buffer are below 2**31.
-    """
-    amounts = array(numbers.typecode, [amount]) * len(numbers)
-    total = int.from_bytes(numbers.tobytes(), byteorder) + int.from_bytes(amounts, byteorder)
-    sums: array[int] = array(numbers.typecode)
-    sums.frombytes(total.to_bytes(len(numbers) * numbers.itemsize, byteorder))
-    return sums

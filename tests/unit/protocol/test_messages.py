@@ -151,29 +151,6 @@ def test_columns_hold_what_the_messages_do(layout: Layout, data: st.DataObject) 
     assert [*(columns.ext_versions or ())] == [m.ext_version for m in sent if layout.extended]
 
 
-def test_columns_point_into_the_bytes_that_arrived() -> None:
-    stream = encode_messages(
-        [Message(7, 1, b"a" * 16, b"one"), Message(-8, 2, b"b" * 16, b"three")]
-    )
-    (batch,) = batches(PLAIN, stream)
-    columns = batch.columns()
-    assert columns.data is stream
-    assert (columns.bounds, columns.body_offset) == (array("i", [0, 37, 76]), 34)
-    assert columns.body_starts() == array("i", [34, 71])
-    assert (columns.timestamps, columns.attempts) == (array("q", [7, -8]), array("H", [1, 2]))
-    assert columns.ids == b"aaaaaaaaaaaaaaaabbbbbbbbbbbbbbbb"
-    assert (columns.offsets, columns.sizes, columns.exts) == (None, None, None)
-    assert columns.ext_versions is None
-
-
-@pytest.mark.parametrize("layout", LAYOUTS)
-def test_no_messages_are_empty_columns(layout: Layout) -> None:
-    batch = MessageBatch(b"", [], [], layout)
-    assert len(batch) == len(batch.columns()) == 0
-    assert batch.messages() == []
-    assert batch.columns().bodies() == []
-
-
 @pytest.mark.parametrize(
     ("layout", "more"),
     [
