@@ -140,6 +140,7 @@ class ServerSession(Session[Command | StartTls]):
         """Queue an error and read nothing more: send what is queued, then close."""
         self.send_error(code, text)
         self.state = ServerState.FAILED
+        self._last = None  # what came behind is of no account, be it right or wrong
         self._stop()
 
     def send_messages(self, messages: Iterable[Message]) -> None:

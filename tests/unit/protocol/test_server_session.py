@@ -164,8 +164,9 @@ def test_answers_to_commands_before_the_violation_go_out_before_its_error() -> N
     assert server.state is ServerState.FAILED
 
 
-def test_a_broker_may_fail_the_connection_itself() -> None:
-    server = fed(b"  V2PUB t\n\x00\x00\x00\x01x")
+@pytest.mark.parametrize("behind", [b"", b"PUB", b"BOGUS\n"])
+def test_a_broker_may_fail_the_connection_itself(behind: bytes) -> None:
+    server = fed(b"  V2PUB t\n\x00\x00\x00\x01x" + behind)
     server.events()
     server.receive_data(b"NOP\n")
     server.fail("E_PUB_FAILED", "PUB failed exiting")
