@@ -12,7 +12,6 @@ import socket
 import ssl
 import threading
 from collections import deque
-from types import TracebackType
 from typing import Any, Generic, Self, TypeVar
 
 from nsqflow.protocol import (
@@ -53,12 +52,7 @@ class Connection(Generic[E]):
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._socket.close()
 
     def flush(self) -> None:
@@ -193,12 +187,7 @@ class LookupServer(threading.Thread):
         self.start()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.join()
 
     def next(self) -> PeerCommand:

@@ -47,7 +47,7 @@ from nsqflow.protocol.frames import (
     MessageRun,
 )
 from nsqflow.protocol.identify import AuthReply, IdentifyReply, IdentifyRequest
-from nsqflow.protocol.messages import PLAIN, Layout, MessageBatch, Receipt
+from nsqflow.protocol.messages import PLAIN, MessageBatch, Receipt
 from nsqflow.protocol.publish import MpubTrace, PubExt, Publish, PubTrace
 from nsqflow.protocol.session import Session
 
@@ -171,10 +171,7 @@ class ClientSession(Session[ev.Event]):
 
     def _begin_subscription(self, sub: Sub) -> None:
         self.state = ClientState.SUBSCRIBING
-        self._layout = Layout(
-            extended=bool(self._identify.extend_support),
-            positioned=sub.kind is not Subscription.PLAIN,
-        )
+        self._layout = sub.layout(self._identify.extend_support)
         self._frames.min_message_size = self._layout.min_size
 
     # Private methods: what is received
@@ -221,9 +218,8 @@ class ClientSession(Session[ev.Event]):
         if asked.tls_v1 and not reply.tls_v1:
             self._out.clear()  # not even the answer to a heartbeat
             raise RemoteProtocolError("TLS was asked for and the server did not grant it")
-        for feature in ("tls_v1", "snappy", "deflate"):
-            if getattr(reply, feature) and not getattr(asked, feature):
-                raise RemoteProtocolError(f"{feature} was granted and never asked for")
+        if unasked := reply.unasked(asked):
+            raise RemoteProtocolError(f"{unasked} was granted and never asked for")
         self.reply = reply
         if reply.tls_v1:
             self.state = ClientState.TLS
@@ -288,10 +284,8 @@ class ClientSession(Session[ev.Event]):
         command = self._unanswered[0].name if self._unanswered else None
         if self.state in _NEGOTIATING:
             command = Identify.name
-        # On a subscribed connection it may as well be a FIN that met no leader any more, and
-        # then the server closes.
-        lost = error.stale_route and self.state in (ClientState.SUBSCRIBED, ClientState.CLOSING)
-        closes = lost or self.dialect.closes(error.code, command)
+        subscribed = self.state in (ClientState.SUBSCRIBED, ClientState.CLOSING)
+        closes = self.dialect.closes(error.code, command, subscribed=subscribed)
         events.append(ev.CommandFailed(error, command, closes))
         if closes:
             self._last = error

@@ -138,9 +138,7 @@ class CommandDecoder:
             if not is_valid_start(start):
                 raise RemoteProtocolError(f"{name} invalid start {start}", "E_INVALID")
             # The server ignores the partition here, so a bad one is no error.
-            known = params[3].isdigit() and len(params[3]) <= 10 and int(params[3]) <= MAX_INT32
-            partition = int(params[3]) if known else None
-            return commands.Sub(topic, channel, partition, kind, start)
+            return commands.Sub(topic, channel, _int32(params[3]), kind, start)
         return commands.Sub(topic, channel, self._partition(params, 3), kind)
 
     def _partition(self, params: list[bytes], at: int) -> int | None:
@@ -148,13 +146,14 @@ class CommandDecoder:
         if not self._redesigned or len(params) != at + 1:
             return None
         text = params[at]
-        digits = text.removeprefix(b"-")
-        if not digits.isdigit() or len(digits) > 10 or int(digits) > MAX_INT32:
+        partition = _int32(text.removeprefix(b"-"))
+        if partition is None:
             raise RemoteProtocolError(f"partition {_quoted(text)} is not valid", "E_BAD_PARTITION")
-        partition = int(text)
-        if partition < -1:
+        if not text.startswith(b"-"):
+            return partition
+        if partition > 1:
             raise RemoteProtocolError("", "E_TOPIC_NOT_EXIST")
-        return None if partition == -1 else partition
+        return None if partition else 0  # -1 is any partition of this node
 
     def _topic(self, params: list[bytes]) -> str:
         if len(params) < 2:
@@ -257,6 +256,11 @@ def _number(text: bytes, complaint: str) -> int:
             f"{complaint} {text.decode('utf-8', 'backslashreplace')}", "E_INVALID"
         )
     return int(text)
+
+
+def _int32(text: bytes) -> int | None:
+    number = int(text) if text.isdigit() and len(text) <= 10 else MAX_INT32 + 1
+    return number if number <= MAX_INT32 else None
 
 
 def _split_trace(data: bytes) -> tuple[int, bytes]:

@@ -20,7 +20,7 @@ from typing import ClassVar
 
 from nsqflow.errors import LocalProtocolError
 from nsqflow.protocol.dialect import Dialect
-from nsqflow.protocol.messages import ID_SIZE
+from nsqflow.protocol.messages import ID_SIZE, Layout
 from nsqflow.protocol.names import check_channel, check_topic
 
 MAGIC_V2 = b"  V2"
@@ -123,6 +123,10 @@ class Sub(Command):
         if self.start is not None:
             words.append(self._check_start(self.start))
         return " ".join(words).encode() + b"\n"
+
+    def layout(self, extend_support: bool | None) -> Layout:
+        """Tell how its messages are laid out, given what IDENTIFY said of extended ones."""
+        return Layout(bool(extend_support), self.kind is not Subscription.PLAIN)
 
     def _check_start(self, start: str) -> str:
         if self.kind is not Subscription.ADVANCED or self.partition is None:

@@ -28,6 +28,9 @@ _REDESIGNED_SURVIVORS: dict[str, frozenset[str]] = {
 }
 
 
+_ANSWER_FIN_TOO = ("E_FAILED_ON_NOT_LEADER", "E_FAILED_ON_NOT_WRITABLE")
+
+
 class Dialect(Enum):
     """Which server is spoken to."""
 
@@ -37,16 +40,18 @@ class Dialect(Enum):
     REDESIGNED = "redesigned"
     """Youzan's nsqd with partitions and leaders, measured at 0.3.7-HA.1.13.0."""
 
-    def closes(self, code: str, command: str | None) -> bool:
+    def closes(self, code: str, command: str | None, *, subscribed: bool = False) -> bool:
         """Tell whether the server closes the connection after this error.
 
         ``command`` is the name of the command that the error answers, if it answers one.
         A code that nobody knows is taken as closing: a wrong "closes" costs a reconnect,
-        a wrong "goes on" leaves commands unanswered for ever.
+        a wrong "goes on" leaves commands unanswered for ever. So are a lost leader and a
+        partition closed for writing on a subscribed connection: they may answer a FIN, which
+        nothing tells, and after that the server closes.
         """
         if code in MESSAGE_ERRORS:
             return False
-        if self is Dialect.CLASSIC:
+        if self is Dialect.CLASSIC or (subscribed and code in _ANSWER_FIN_TOO):
             return True
         return command not in _REDESIGNED_SURVIVORS.get(code, ())
 

@@ -98,6 +98,13 @@ class IdentifyReply:
         """The server's dialect, by its version."""
         return dialect_of_version(self.version)
 
+    def unasked(self, request: IdentifyRequest) -> str | None:
+        """Name a feature that is granted here and was not asked for."""
+        for feature in ("tls_v1", "snappy", "deflate"):
+            if getattr(self, feature) and not getattr(request, feature):
+                return feature
+        return None
+
     def encode(self) -> bytes:
         """Return the JSON that a server answers with."""
         values = {f.name: getattr(self, f.name) for f in fields(self)}

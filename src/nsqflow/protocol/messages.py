@@ -215,13 +215,14 @@ class MessageBatch:
         """Return the messages as columns, without an object for each."""
         data, bounds = self.data, self.bounds
         headers = b"".join(self.headers)
+        bodies = [] if self.layout == PLAIN else self._bodies()
         offsets = sizes = exts = ext_versions = None
         if self.layout.positioned:
-            positions = b"".join([data[body - 12 : body] for body in self._bodies()])
+            positions = b"".join([data[body - 12 : body] for body in bodies])
             offsets = numbers("Q", positions, 12, 0)
             sizes = numbers("I", positions, 12, 8)
         if self.layout.extended:
-            places = zip(bounds[:-1], self._bodies(), strict=True)
+            places = zip(bounds[:-1], bodies, strict=True)
             exts = [self._middle(start, body)[1] for start, body in places]
             ext_versions = bytes([data[start + _EXT] for start in bounds[:-1]])
         return Columns(

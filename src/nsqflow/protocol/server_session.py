@@ -23,7 +23,6 @@ from nsqflow.protocol.commands import (
     Identify,
     Req,
     Sub,
-    Subscription,
     Touch,
 )
 from nsqflow.protocol.dialect import Dialect
@@ -31,7 +30,7 @@ from nsqflow.protocol.events import StartTls
 from nsqflow.protocol.frames import CLOSE_WAIT, HEARTBEAT, OK, FrameType, encode_frame
 from nsqflow.protocol.identify import IdentifyReply, IdentifyRequest
 from nsqflow.protocol.limits import Limits
-from nsqflow.protocol.messages import PLAIN, Layout, Message, Receipt, encode_messages
+from nsqflow.protocol.messages import PLAIN, Message, Receipt, encode_messages
 from nsqflow.protocol.session import Session
 
 
@@ -77,7 +76,6 @@ class ServerSession(Session[Command | StartTls]):
         self.identify = IdentifyRequest()  # what the client said of itself
         self._reply = IdentifyReply()
         self._layout = PLAIN
-        self._identifying = False
         self._tls_needed = tls_required
 
     # Public methods
@@ -89,10 +87,9 @@ class ServerSession(Session[Command | StartTls]):
         """
         if not self._identifying:
             raise LocalProtocolError("no IDENTIFY is to be answered")
-        for feature in ("tls_v1", "snappy", "deflate"):
-            if getattr(reply, feature) and not getattr(self.identify, feature):
-                raise LocalProtocolError(f"{feature} granted to a client that did not ask for it")
-        self._identifying = self._paused = False
+        if unasked := reply.unasked(self.identify):
+            raise LocalProtocolError(f"{unasked} granted to a client that did not ask for it")
+        self._paused = False
         if not self.identify.feature_negotiation:
             self.send_response(OK)
             return
@@ -151,6 +148,11 @@ class ServerSession(Session[Command | StartTls]):
 
     # Private methods
 
+    @property
+    def _identifying(self) -> bool:
+        """IDENTIFY was read and not answered yet."""
+        return self._paused and not self._awaiting_tls
+
     def _parse(self, events: list[Command | StartTls]) -> None:
         if self.state is ServerState.MAGIC:
             if not self._read_magic(MAGIC_V2):
@@ -176,13 +178,10 @@ class ServerSession(Session[Command | StartTls]):
         if isinstance(command, Identify):
             self.identify = IdentifyRequest.decode(command.body, self.dialect)
             # What follows may be TLS, or compressed: that is for the answer to say.
-            self._identifying = self._paused = True
+            self._paused = True
         elif isinstance(command, Sub):
             self.state = ServerState.SUBSCRIBED
-            self._layout = Layout(
-                extended=bool(self.identify.extend_support),
-                positioned=command.kind is not Subscription.PLAIN,
-            )
+            self._layout = command.layout(self.identify.extend_support)
         elif isinstance(command, Cls):
             self.state = ServerState.CLOSING
 

@@ -93,3 +93,10 @@ def test_the_errors_of_one_message_name_their_commands() -> None:
 )
 def test_the_version_tells_the_dialect(version: str, dialect: Dialect) -> None:
     assert dialect_of_version(version) is dialect
+
+
+@pytest.mark.parametrize("code", ["E_FAILED_ON_NOT_LEADER", "E_FAILED_ON_NOT_WRITABLE"])
+def test_what_may_answer_a_fin_closes_a_subscribed_connection(code: str) -> None:
+    assert Dialect.REDESIGNED.closes(code, "PUB", subscribed=True)
+    assert not Dialect.REDESIGNED.closes(code, "PUB")
+    assert not Dialect.REDESIGNED.closes("E_PUB_FAILED", "PUB", subscribed=True)
