@@ -5,6 +5,7 @@
     ├── ProtocolError
     │   ├── LocalProtocolError             this side was asked to break a rule of the protocol
     │   └── RemoteProtocolError            the other side broke one
+    │       └── TlsNotGrantedError         it does no TLS, and TLS was asked for
     ├── NetworkError                       no connection, or one that was lost
     ├── RequestTimeout (also TimeoutError) time ran out and nothing was sent
     ├── DiscoveryError                     nsqlookupd gave no usable answer
@@ -18,11 +19,31 @@ server's dialect and of the command, so it is asked of ``nsqflow.protocol.Dialec
 
 from __future__ import annotations
 
+from dataclasses import astuple, dataclass
 from typing import ClassVar
+
+
+@dataclass(frozen=True, slots=True)
+class Ranges:
+    """What became of a ``publish_many`` that failed: which of its bodies, by index."""
+
+    accepted: tuple[range, ...]
+    refused: tuple[range, ...]
+    """Certainly not stored."""
+    uncertain: tuple[range, ...]
+
+    def __str__(self) -> str:
+        return "; ".join(
+            f"{name}: {', '.join(f'{r.start} to {r.stop - 1}' for r in ranges) or 'none'}"
+            for name, ranges in zip(self.__slots__, astuple(self), strict=True)
+        )
 
 
 class NsqError(Exception):
     """The root: ``except NsqError`` catches all that nsqflow raises on purpose."""
+
+    ranges: Ranges | None = None
+    """Set where ``publish_many`` raised it."""
 
 
 class ConfigError(NsqError, ValueError):
@@ -51,6 +72,10 @@ class RemoteProtocolError(ProtocolError):
 
     def __str__(self) -> str:
         return f"{self.code} {self.text}".strip()
+
+
+class TlsNotGrantedError(RemoteProtocolError):
+    """TLS was asked for and the server does not do it; not a byte more was sent."""
 
 
 class NetworkError(NsqError):
@@ -147,7 +172,7 @@ class PublishFailedError(ServerError):
 
 
 class MultiPublishFailedError(ServerError):
-    """E_MPUB_FAILED: none of the batch was stored."""
+    """E_MPUB_FAILED: the batch was not stored, or only its beginning: nsqd does not tell."""
 
     retriable = True
 

@@ -10,6 +10,7 @@ from nsqflow.errors import (
     SERVER_ERRORS,
     ConfigError,
     NsqError,
+    Ranges,
     RemoteProtocolError,
     RequestTimeout,
     ServerError,
@@ -161,3 +162,8 @@ def test_a_protocol_error_says_its_code_before_its_text(
     error: RemoteProtocolError, says: str
 ) -> None:
     assert str(error) == says
+
+
+def test_ranges_tell_what_became_of_which_messages() -> None:
+    ranges = Ranges((range(3), range(4, 5)), (range(3, 4),), ())
+    assert str(ranges) == "accepted: 0 to 2, 4 to 4; refused: 3 to 3; uncertain: none"

@@ -15,7 +15,12 @@ from collections.abc import Iterable
 from enum import Enum
 from itertools import pairwise
 
-from nsqflow.errors import LocalProtocolError, RemoteProtocolError, ServerError
+from nsqflow.errors import (
+    LocalProtocolError,
+    RemoteProtocolError,
+    ServerError,
+    TlsNotGrantedError,
+)
 from nsqflow.protocol import events as ev
 from nsqflow.protocol.commands import (
     MAGIC_V2,
@@ -80,6 +85,7 @@ _ALLOWED_STATES: dict[type[Command], tuple[ClientState, ...]] = {
 }
 
 _NOP = Nop().encode()
+_PUBLISHED = ev.Published()  # they are all alike, but for those with a receipt
 
 _TRACED = (PubTrace, MpubTrace)  # answered with a receipt, always
 
@@ -150,6 +156,8 @@ class ClientSession(Session[ev.Event]):
         self._check_state(type(command))
         if command.dialect not in (None, self.dialect):
             raise LocalProtocolError(f"the {self.dialect.value} NSQ does not have {command!r}")
+        if isinstance(command, Publish):
+            return
         if isinstance(command, Rdy) and command.count > self.reply.max_rdy_count:
             raise LocalProtocolError(f"RDY {command.count}; 0 to {self.reply.max_rdy_count}")
         if isinstance(command, Auth) and not self.reply.auth_required:
@@ -217,7 +225,7 @@ class ClientSession(Session[ev.Event]):
         asked = self._identify
         if asked.tls_v1 and not reply.tls_v1:
             self._out.clear()  # not even the answer to a heartbeat
-            raise RemoteProtocolError("TLS was asked for and the server did not grant it")
+            raise TlsNotGrantedError("TLS was asked for and the server did not grant it")
         if unasked := reply.unasked(asked):
             raise RemoteProtocolError(f"{unasked} was granted and never asked for")
         self.reply = reply
@@ -264,7 +272,8 @@ class ClientSession(Session[ev.Event]):
             raise RemoteProtocolError(f"answer {data[:100]!r} to no command")
         command = self._unanswered.popleft()
         if issubclass(command, Publish):
-            events.append(ev.Published(_receipt(command, data)))
+            receipt = _receipt(command, data)
+            events.append(_PUBLISHED if receipt is None else ev.Published(receipt))
         elif command is Auth:
             events.append(ev.Authenticated(AuthReply.decode(data)))
         elif command is Sub and data == OK:

@@ -17,6 +17,7 @@ from nsqflow.protocol.buffer import ReceiveBuffer
 FRAME_HEADER = Struct(">ii")
 FRAME_HEADER_SIZE = FRAME_HEADER.size
 
+_MESSAGE = 2  # FrameType.MESSAGE, as a byte
 _MESSAGE_HEAD = Struct(">ii26s")  # with what all messages begin with, see messages
 
 # A server's --max-msg-size is 1 MiB unless raised and is not told to clients. This bound is
@@ -77,9 +78,11 @@ class FrameDecoder:
         buffer = self.buffer
         if not buffer.ready():
             return None
-        run = self._message_run()
-        if run.headers:
-            return run
+        at = buffer.pos + 7  # the last byte of the type
+        if at < len(buffer.data) and buffer.data[at] == _MESSAGE:
+            run = self._message_run()
+            if run.headers:
+                return run
         size = buffer.peek_int32()
         if size is None:
             return None

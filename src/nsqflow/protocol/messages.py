@@ -117,6 +117,12 @@ class Receipt(NamedTuple):
         return Receipt(*_RECEIPT.unpack(data)[1:])
 
 
+def read_header(header: bytes) -> tuple[int, int, bytes]:
+    """Return timestamp, attempts and id of the 26 bytes that each message begins with."""
+    timestamp, attempts, id = _HEADER.unpack(header)
+    return timestamp, attempts, id
+
+
 def message_id(internal_id: int, trace_id: int) -> bytes:
     """Join the two halves of a redesigned NSQ's message id."""
     try:
@@ -210,6 +216,23 @@ class MessageBatch:
             factory(*header, data[body:end], *self._middle(start, body))
             for (start, end), header, body in zip(places, values, self._bodies(), strict=True)
         ]
+
+    def apart(self, factory: Callable[[bytes, bytes], M]) -> list[M]:
+        """Return ``factory(header, body)`` for each message of a plain layout.
+
+        For objects that read their header only when somebody asks what is in it.
+        """
+        data = self.data
+        pairs = zip(pairwise(self.bounds), self.headers, strict=True)
+        return [factory(header, data[start + 34 : end]) for (start, end), header in pairs]
+
+    @property
+    def most_attempts(self) -> int:
+        """The largest ``attempts`` among them, without looking at each."""
+        headers = b"".join(self.headers)
+        if not any(headers[8::_HEADER_SIZE]):  # of two bytes the upper one
+            return max(headers[9::_HEADER_SIZE])
+        return max(numbers("H", headers, _HEADER_SIZE, 8))
 
     def columns(self) -> Columns:
         """Return the messages as columns, without an object for each."""

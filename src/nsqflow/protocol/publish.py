@@ -12,9 +12,8 @@ partitions, _TRACE and _EXT are the redesigned one's.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from itertools import chain
 from operator import index
 from struct import Struct
 
@@ -163,21 +162,53 @@ def _check_body(body: bytes) -> None:
         raise LocalProtocolError("empty message body; the servers refuse it")
 
 
+class Bodies(list[bytes]):
+    """Bodies of a batch, measured once: a large one is looked at often before it is sent."""
+
+    __slots__ = ("alike", "sizes", "total")
+
+    def __init__(self, bodies: Iterable[bytes]) -> None:
+        super().__init__(bodies)
+        self.sizes = [*map(len, self)]
+        self.alike = bool(self) and self.sizes.count(self.sizes[0]) == len(self)
+        self.total = len(self) * self.sizes[0] if self.alike else sum(self.sizes)
+
+    @property
+    def smallest(self) -> int:
+        """The size of the smallest, of at least one."""
+        return self.sizes[0] if self.alike else min(self.sizes)
+
+    @property
+    def largest(self) -> int:
+        """The size of the largest, of at least one."""
+        return self.sizes[0] if self.alike else max(self.sizes)
+
+
 def _check_bodies(bodies: Sequence[bytes]) -> None:
     if not bodies:
         raise LocalProtocolError("no messages to publish")
+    if isinstance(bodies, Bodies) and bodies.smallest:
+        return
     if not all(bodies):
         raise LocalProtocolError(f"empty message body at index {[*map(bool, bodies)].index(False)}")
 
 
 def _with_many(line: bytes, items: Sequence[bytes]) -> bytes:
-    size = 4 + 4 * len(items) + sum(map(len, items))
+    items = items if isinstance(items, Bodies) else Bodies(items)
+    sizes = items.sizes
+    size = 4 + 4 * len(items) + items.total
     if size > MAX_INT32:
         raise LocalProtocolError(f"batch of {size} bytes; at most {MAX_INT32} are allowed")
     pack = _INT32.pack
-    sizes = map(pack, map(len, items))
-    pieces = chain.from_iterable(zip(sizes, items, strict=True))
-    data = b"".join((line, pack(size), pack(len(items)), *pieces))
+    head = line + pack(size) + pack(len(items))
+    if items.alike:  # one join does it
+        prefix = pack(sizes[0])
+        data = prefix.join((head, *items))
+    else:
+        pieces = [head] * (1 + 2 * len(items))
+        pieces[1::2] = map(pack, sizes)
+        pieces[2::2] = items
+        data = b"".join(pieces)
     return whole(data, len(line) + 4 + size)
 
 

@@ -12,6 +12,7 @@ from nsqflow.errors import (
     NotLeaderError,
     RemoteProtocolError,
     ServerError,
+    TlsNotGrantedError,
 )
 from nsqflow.protocol import (
     AnswerFailed,
@@ -102,7 +103,7 @@ def test_tls_that_is_not_granted_is_an_error_before_another_byte_is_sent() -> No
     client.receive_data(encode_frame(FrameType.RESPONSE, b"_heartbeat_"))
     client.receive_data(encode_frame(FrameType.RESPONSE, IdentifyReply().encode()))
     assert client.events() == [Heartbeat()]
-    with pytest.raises(RemoteProtocolError, match="TLS was asked for"):
+    with pytest.raises(TlsNotGrantedError, match="TLS was asked for"):
         client.events()
     assert client.data_to_send() == b""
     assert client.state is ClientState.FAILED

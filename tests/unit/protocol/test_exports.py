@@ -12,6 +12,7 @@ from nsqflow import protocol
 # What only the protocol itself uses.
 MACHINERY = {
     "BatchBody",
+    "Bodies",
     "CommandDecoder",
     "Compressor",
     "Decompressor",

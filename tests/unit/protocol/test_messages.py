@@ -18,6 +18,7 @@ from nsqflow.protocol.messages import (
     Receipt,
     encode_messages,
     message_id,
+    read_header,
 )
 from tests.unit.protocol.strategies import ids, pieces
 
@@ -125,6 +126,14 @@ def test_messages_come_back_equal_wherever_the_network_cut_them(
     sent = data.draw(st.lists(messages(layout), max_size=6))
     found = batches(layout, *data.draw(pieces(encode_messages(sent, layout))))
     assert [message for batch in found for message in batch.messages()] == sent
+
+
+@given(sent=st.lists(messages(PLAIN), min_size=1, max_size=6))
+def test_messages_can_be_had_apart_and_read_later(sent: list[Message]) -> None:
+    (batch,) = batches(PLAIN, encode_messages(sent))
+    pairs = batch.apart(lambda header, body: (header, body))
+    assert [Message(*read_header(header), body) for header, body in pairs] == sent
+    assert batch.most_attempts == max(message.attempts for message in sent)
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)

@@ -3,10 +3,13 @@
 from typing import cast
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from nsqflow.errors import ConfigError, LocalProtocolError
 from nsqflow.protocol.dialect import Dialect
 from nsqflow.protocol.publish import (
+    Bodies,
     Dpub,
     Mpub,
     MpubExt,
@@ -36,6 +39,7 @@ ENCODED = [
     (PubExt("t", b"{}", b"x", 1), "PUB_EXT t 1\n", "00000005 0002 7b7d 78"),
     (PubExt("t", b"{}", b"x"), "PUB_EXT t\n", "00000005 0002 7b7d 78"),
     (Mpub("t", [b"a", b"bc"]), "MPUB t\n", "0000000f 00000002 00000001 61 00000002 6263"),
+    (Mpub("t", [b"a", b"b"]), "MPUB t\n", "0000000e 00000002 00000001 61 00000001 62"),
     (Mpub("t", (b"a",), 12), "MPUB t 12\n", "00000009 00000001 00000001 61"),
     (
         MpubTrace("t", [(TRACE, b"a"), (0, b"b")], 0),
@@ -178,3 +182,20 @@ def test_a_batch_of_what_is_not_bytes_is_refused() -> None:
     body = cast(bytes, memoryview(b"abcd").cast("I"))
     with pytest.raises(LocalProtocolError, match="are they bytes"):
         Mpub("t", [b"x", body]).encode()
+
+
+@given(bodies=st.lists(st.binary(min_size=1, max_size=5), min_size=1, max_size=9))
+def test_bodies_that_were_measured_are_encoded_like_others(bodies: list[bytes]) -> None:
+    measured = Bodies(bodies)
+    sizes = [len(body) for body in bodies]
+    assert (measured.smallest, measured.largest, measured.total) == (
+        min(sizes),
+        max(sizes),
+        sum(sizes),
+    )
+    assert Mpub("t", measured).encode() == Mpub("t", bodies).encode()
+
+
+def test_an_empty_one_among_bodies_that_were_measured_is_refused() -> None:
+    with pytest.raises(LocalProtocolError, match="index 1"):
+        Mpub("t", Bodies([b"a", b""])).encode()
