@@ -1,0 +1,1 @@
+"""The client: meaning becomes your coroutine."""

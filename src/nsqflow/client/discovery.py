@@ -1,0 +1,175 @@
+"""Which nsqlookupd to ask in each round, and what their answers say together.
+
+Every round asks all of them, because each knows only the nsqd that registered with it. One
+that failed three times in a row is asked in fewer and fewer rounds, and none waits for it.
+
+No I/O here, no clock and no chance: ``nsqflow.client.poller`` brings them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+
+from nsqflow.errors import ConfigError, NsqError
+from nsqflow.protocol.lookup import LookupAnswer, Node, TopicMeta
+
+SICK_AFTER = 3
+"""Failures in a row from which on an address is skipped at times, and never waited for."""
+
+_LEAST_GAP = 1.0  # seconds between two hurried rounds, to begin with
+_MOST_DOUBLINGS = 4  # a sick address is asked every 16th round at least
+
+
+@dataclass(frozen=True, slots=True)
+class Round:
+    """Whom to ask now."""
+
+    number: int
+    asked: tuple[str, ...]
+    awaited: tuple[str, ...]
+    """Those of them without which the round is not over."""
+
+
+@dataclass(frozen=True, slots=True)
+class Health:
+    """How one nsqlookupd has been doing."""
+
+    failures: int = 0
+    """In a row, until now."""
+    last_error: NsqError | None = None
+    last_success: int | None = None
+    """The number of the round; None: never."""
+
+    @property
+    def sick(self) -> bool:
+        """Whether it is skipped at times."""
+        return self.failures >= SICK_AFTER
+
+
+def rounds_between(failures: int) -> int:
+    """How far apart the rounds are that ask an address after so many failures in a row."""
+    doublings = min(max(failures - SICK_AFTER + 1, 0), _MOST_DOUBLINGS)
+    return int(2**doublings)
+
+
+def merge(answers: Iterable[LookupAnswer]) -> LookupAnswer:
+    """Unite answers; where two speak of the same thing the first one counts."""
+    nodes: dict[str, Node] = {}
+    channels: dict[str, None] = {}
+    partitions: dict[int, Node] = {}
+    meta: TopicMeta | None = None
+    for answer in answers:
+        for node in answer.producers:
+            nodes.setdefault(node.address, node)
+        for number, leader in answer.partitions.items():
+            partitions.setdefault(number, leader)
+        channels |= dict.fromkeys(answer.channels)
+        meta = meta or answer.meta
+    return LookupAnswer(
+        producers=tuple(nodes.values()),
+        channels=tuple(channels),
+        partitions=partitions,
+        meta=meta,
+    )
+
+
+class Discovery:
+    """Rounds of questions to nsqlookupd; each question ends as ``succeeded`` or ``failed``."""
+
+    def __init__(self, addresses: Iterable[str], *, interval: float, jitter: float) -> None:
+        self._health = {address: Health() for address in addresses}
+        if not self._health:
+            raise ConfigError("no nsqlookupd address; at least one is needed")
+        if not 0 < interval < float("inf"):
+            raise ConfigError(f"lookupd poll interval {interval!r}; allowed are seconds above 0")
+        if not 0 <= jitter <= 1:
+            raise ConfigError(f"lookupd poll jitter {jitter!r}; allowed is 0 to 1")
+        self._interval = interval
+        self._jitter = jitter
+        self._gap = min(_LEAST_GAP, interval)
+        self._number = 0
+        self._last_asked = dict.fromkeys(self._health, 0)
+        self._pending: set[str] = set()  # asked and not heard of
+        self._awaited: set[str] = set()  # those of them for which the round waits
+        self._gathered: dict[str, LookupAnswer] = {}  # by this round, until it is settled
+        self._kept: dict[str, LookupAnswer] = {}  # what counts now
+        self._trusted = False
+        self._answered = False
+
+    @property
+    def settled(self) -> bool:
+        """Whether the round waits for nobody any longer."""
+        return not self._awaited
+
+    @property
+    def answered(self) -> bool:
+        """Whether anybody at all has answered since the round began."""
+        return self._answered
+
+    def answer(self) -> LookupAnswer:
+        """What the last good round said, and those who were late; empty if there was none."""
+        return merge(self._kept[address] for address in self._health if address in self._kept)
+
+    def health(self) -> dict[str, Health]:
+        """How each nsqlookupd has been doing, in the order they were named."""
+        return dict(self._health)
+
+    def begin_round(self, *, hurried: bool = False) -> Round:
+        """Start the next round; a question of an earlier one that is still open stays so."""
+        self._gap = min(self._gap * 2 if hurried else _LEAST_GAP, self._interval)
+        self._number += 1
+        asked = tuple(filter(self._is_due, self._health))
+        awaited = tuple(address for address in asked if not self._health[address].sick)
+        self._last_asked |= dict.fromkeys(asked, self._number)
+        self._pending.update(asked)
+        self._awaited = set(awaited)
+        self._gathered = {}
+        self._trusted = self._answered = False
+        return Round(self._number, asked, awaited)
+
+    def succeeded(self, address: str, answer: LookupAnswer) -> None:
+        """Take the answer of one; that it knows no node is an answer, too."""
+        before = self._health[address]
+        self._health[address] = replace(before, failures=0, last_success=self._number)
+        (self._kept if self.settled else self._gathered)[address] = answer
+        self._answered = True
+        self._trusted = self._trusted or address in self._awaited
+        self._end_question(address)
+
+    def failed(self, address: str, error: NsqError) -> None:
+        """Note that one could not be asked, or gave no usable answer."""
+        before = self._health[address]
+        self._health[address] = replace(before, failures=before.failures + 1, last_error=error)
+        self._end_question(address)
+
+    def abandon(self) -> None:
+        """Forget the questions that are open: nobody will hear how they end."""
+        self._pending.clear()
+        self._awaited.clear()
+
+    def next_delay(self, u: float) -> float:
+        """Seconds from one round to the next; ``u`` is chance, from 0 up to 1."""
+        return self._interval * (1 + self._jitter * u)
+
+    def hurried_delay(self, waited: float, u: float) -> float:
+        """Seconds from now to a round that can't wait, ``waited`` after the one before.
+
+        Jittered even if it could be now: many clients lose the same nsqd at the same time.
+        """
+        return max(self._gap - waited, 0.0) + self._gap * self._jitter * u
+
+    def _is_due(self, address: str) -> bool:
+        if address in self._pending:
+            return False
+        since = self._number - self._last_asked[address]
+        return since >= rounds_between(self._health[address].failures)
+
+    def _end_question(self, address: str) -> None:
+        self._pending.discard(address)
+        if address not in self._awaited:
+            return
+        self._awaited.discard(address)
+        if self.settled:
+            # Sick ones that answered in time don't replace what the healthy ones said before.
+            self._kept = self._gathered if self._trusted else self._kept | self._gathered

@@ -1,0 +1,475 @@
+"""Rounds of questions to nsqlookupd: whom they ask, whom they wait for, and what comes of them."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from nsqflow.client.discovery import Discovery, Round, merge, rounds_between
+from nsqflow.client.http import HttpAddress, HttpClient
+from nsqflow.client.poller import LookupPoller
+from nsqflow.errors import ConfigError, DiscoveryError, NsqError
+from nsqflow.protocol import LookupAnswer, Node, TopicMeta
+from tests.fixtures.loops import asynchronous
+from tests.fixtures.servers import PATIENCE
+
+A, B, C = "10.0.0.1:4161", "10.0.0.2:4161", "10.0.0.3:4161"
+BROKEN = DiscoveryError("it burns")
+
+
+def node(number: int, version: str = "") -> Node:
+    return Node(broadcast_address=f"10.1.0.{number}", tcp_port=4150, version=version)
+
+
+def knows(*numbers: int) -> LookupAnswer:
+    return LookupAnswer(producers=tuple(map(node, numbers)))
+
+
+def discovery(*addresses: str) -> Discovery:
+    return Discovery(addresses, interval=60, jitter=0.3)
+
+
+def finish(machine: Discovery, this: Round, answers: dict[str, LookupAnswer]) -> None:
+    """End every question of a round: with an answer, or with a failure where there is none."""
+    for address in this.asked:
+        if address in answers:
+            machine.succeeded(address, answers[address])
+        else:
+            machine.failed(address, BROKEN)
+
+
+def fail_times(machine: Discovery, address: str, failures: int) -> None:
+    """Let one nsqlookupd fail so often, while the others know nothing."""
+    while machine.health()[address].failures < failures:
+        this = machine.begin_round()
+        finish(machine, this, {each: knows() for each in this.asked if each != address})
+
+
+# --- whom a round asks, and whom it waits for
+
+
+def test_a_round_asks_all_and_waits_for_all() -> None:
+    assert discovery(A, B).begin_round() == Round(1, (A, B), (A, B))
+
+
+def test_one_that_fails_is_asked_less_and_less_often() -> None:
+    machine, asked = discovery(A), list[int]()
+    for number in range(1, 70):
+        this = machine.begin_round()
+        if this.asked:
+            asked.append(number)
+        finish(machine, this, {})
+    assert asked == [1, 2, 3, 5, 9, 17, 33, 49, 65]
+
+
+@pytest.mark.parametrize(
+    ("failures", "rounds"), [(0, 1), (2, 1), (3, 2), (4, 4), (5, 8), (6, 16), (7, 16), (10**6, 16)]
+)
+def test_the_rounds_between_two_questions_double_up_to_16(failures: int, rounds: int) -> None:
+    assert rounds_between(failures) == rounds
+
+
+def test_a_single_success_restores_it_at_once() -> None:
+    machine = discovery(A, B)
+    fail_times(machine, A, 6)
+    while A not in (this := machine.begin_round()).asked:
+        finish(machine, this, {B: knows()})
+    assert this.awaited == (B,)
+    finish(machine, this, {A: knows(), B: knows()})
+    assert machine.begin_round() == Round(this.number + 1, (A, B), (A, B))
+
+
+def test_a_question_still_open_is_not_asked_a_second_time() -> None:
+    machine = discovery(A, B)
+    fail_times(machine, A, 3)
+    while A not in (this := machine.begin_round()).asked:
+        finish(machine, this, {B: knows()})
+    for _ in range(20):
+        machine.succeeded(B, knows())
+        assert machine.begin_round().asked == (B,)
+    machine.failed(A, BROKEN)
+    machine.succeeded(B, knows())
+    assert machine.begin_round().asked == (A, B)
+
+
+def test_an_abandoned_question_may_be_asked_again() -> None:
+    machine = discovery(A)
+    machine.begin_round()
+    machine.abandon()
+    assert machine.settled
+    assert machine.begin_round().asked == (A,)
+
+
+@given(st.lists(st.fixed_dictionaries({A: st.booleans(), B: st.booleans(), C: st.booleans()})))
+def test_each_is_asked_as_its_own_failures_say_and_no_round_waits_for_a_sick_one(
+    rounds: list[dict[str, bool]],
+) -> None:
+    machine = discovery(A, B, C)
+    failures, due = dict.fromkeys((A, B, C), 0), dict.fromkeys((A, B, C), 1)
+    for number, well in enumerate(rounds, 1):
+        this = machine.begin_round()
+        assert this.asked == tuple(each for each in (A, B, C) if due[each] <= number)
+        assert this.awaited == tuple(each for each in this.asked if failures[each] < 3)
+        finish(machine, this, {each: knows() for each in this.asked if well[each]})
+        for each in this.asked:
+            failures[each] = 0 if well[each] else failures[each] + 1
+            due[each] = number + {0: 1, 1: 1, 2: 1, 3: 2, 4: 4, 5: 8}.get(failures[each], 16)
+        assert {each: health.failures for each, health in machine.health().items()} == failures
+
+
+# --- what comes of it
+
+
+@given(st.lists(st.dictionaries(st.sampled_from([A, B, C]), st.sets(st.integers(1, 9)))))
+def test_the_answer_is_the_union_of_the_last_round_that_had_any(
+    rounds: list[dict[str, set[int]]],
+) -> None:
+    machine, kept = discovery(A, B, C), dict[str, set[int]]()
+    for known in rounds:
+        this = machine.begin_round()
+        heard = {each: known[each] for each in this.asked if each in known}
+        finish(machine, this, {each: knows(*numbers) for each, numbers in heard.items()})
+        replaced = heard.keys() & set(this.awaited)  # those who are late only add to the rest
+        kept = heard if replaced else kept | heard
+        expected = {node(number).address for numbers in kept.values() for number in numbers}
+        addresses = [each.address for each in machine.answer().producers]
+        assert sorted(addresses) == sorted(expected)
+
+
+def test_the_last_good_answer_is_kept_when_all_fail() -> None:
+    machine = discovery(A, B)
+    finish(machine, machine.begin_round(), {A: knows(1), B: knows(2)})
+    finish(machine, machine.begin_round(), {})
+    assert machine.answer() == knows(1, 2)
+    assert not machine.answered
+    finish(machine, machine.begin_round(), {B: knows(3)})
+    assert machine.answer() == knows(3)
+
+
+def test_that_nobody_knows_the_topic_is_an_answer() -> None:
+    machine = discovery(A)
+    finish(machine, machine.begin_round(), {A: knows(1)})
+    finish(machine, machine.begin_round(), {A: knows()})
+    assert machine.answer() == LookupAnswer()
+    assert machine.answered
+
+
+def test_half_a_round_changes_nothing_yet() -> None:
+    machine = discovery(A, B)
+    finish(machine, machine.begin_round(), {A: knows(1), B: knows(2)})
+    machine.begin_round()
+    machine.succeeded(A, knows(3))
+    assert machine.answer() == knows(1, 2)
+    assert not machine.settled
+    machine.failed(B, BROKEN)
+    assert machine.answer() == knows(3)
+    assert machine.settled
+
+
+def test_a_late_answer_is_merged_into_the_one_that_counts() -> None:
+    machine = discovery(A, B)
+    fail_times(machine, A, 3)
+    while A not in machine.begin_round().asked:
+        machine.succeeded(B, knows(2))
+    machine.succeeded(B, knows(2))
+    assert machine.settled
+    machine.succeeded(A, knows(1))
+    assert machine.answer() == knows(1, 2)
+
+
+def test_a_late_answer_alone_does_not_replace_what_the_healthy_ones_said() -> None:
+    machine = discovery(A, B)
+    fail_times(machine, A, 3)
+    machine.begin_round()
+    machine.succeeded(B, knows(2))
+    assert machine.begin_round() == Round(5, (A, B), (B,))
+    machine.succeeded(A, knows(1))
+    machine.failed(B, BROKEN)
+    assert machine.answer() == knows(1, 2)
+
+
+def test_where_two_speak_of_the_same_thing_the_first_counts() -> None:
+    first = LookupAnswer(
+        producers=(node(1, version="1.3.0"), node(2)),
+        channels=("b", "a"),
+        partitions={0: node(1)},
+    )
+    meta = TopicMeta(partition_num=2)
+    second = LookupAnswer(
+        producers=(node(3), node(1, version="1.2.0")),
+        channels=("a", "c"),
+        partitions={0: node(3), 1: node(3)},
+        meta=meta,
+    )
+    assert merge([first, second]) == LookupAnswer(
+        producers=(node(1, version="1.3.0"), node(2), node(3)),
+        channels=("b", "a", "c"),
+        partitions={0: node(1), 1: node(3)},
+        meta=meta,
+    )
+    assert merge([]) == LookupAnswer()
+
+
+def test_how_each_is_doing_can_be_read() -> None:
+    machine = discovery(A, B)
+    finish(machine, machine.begin_round(), {A: knows(1), B: knows(1)})
+    finish(machine, machine.begin_round(), {A: knows(1)})
+    health = machine.health()
+    assert (health[A].failures, health[A].last_success, health[A].last_error) == (0, 2, None)
+    assert (health[B].failures, health[B].last_success, health[B].last_error) == (1, 1, BROKEN)
+
+
+# --- when the next round is
+
+
+@given(st.floats(0, 1, exclude_max=True))
+def test_every_round_is_jittered_forward(u: float) -> None:
+    machine = discovery(A)
+    for _ in range(3):
+        machine.begin_round()
+        assert machine.next_delay(u) == 60 * (1 + 0.3 * u)
+        machine.succeeded(A, knows())
+
+
+def test_hurried_rounds_come_at_doubling_distances_until_a_regular_one() -> None:
+    machine, gaps = discovery(A), list[float]()
+    finish(machine, machine.begin_round(), {})
+    for _ in range(8):
+        gaps.append(machine.hurried_delay(waited=0, u=0))
+        finish(machine, machine.begin_round(hurried=True), {})
+    assert gaps == [1, 2, 4, 8, 16, 32, 60, 60]
+    machine.begin_round()
+    assert machine.hurried_delay(waited=0, u=0) == 1
+
+
+def test_a_hurried_round_is_jittered_even_if_it_could_be_now() -> None:
+    machine = discovery(A)
+    machine.begin_round()
+    assert machine.hurried_delay(waited=30, u=0) == 0
+    assert machine.hurried_delay(waited=30, u=0.5) == 0.15
+    assert machine.hurried_delay(waited=0.25, u=0.5) == 0.9
+
+
+def test_a_setting_that_cannot_work_is_refused() -> None:
+    with pytest.raises(ConfigError, match="no nsqlookupd address"):
+        Discovery([], interval=60, jitter=0.3)
+    with pytest.raises(ConfigError, match="interval 0; allowed are seconds above 0"):
+        Discovery([A], interval=0, jitter=0.3)
+    with pytest.raises(ConfigError, match=r"jitter 1\.5; allowed is 0 to 1"):
+        Discovery([A], interval=60, jitter=1.5)
+
+
+# --- the poller around it, with nsqlookupd that are functions
+
+
+class Lookupds:
+    """What each nsqlookupd does when it is asked, and what the poller says of it."""
+
+    def __init__(self, **behaviour: Callable[[], Awaitable[LookupAnswer]]) -> None:
+        self.behaviour = behaviour
+        self.asked: list[str] = []
+        self.answers: asyncio.Queue[LookupAnswer] = asyncio.Queue()
+        self.failures: asyncio.Queue[tuple[str, NsqError]] = asyncio.Queue()
+
+    async def query(self, _: HttpClient, address: HttpAddress) -> LookupAnswer:
+        self.asked.append(address.host)
+        return await self.behaviour[address.host]()
+
+    def poller(self, *, interval: float = 0.001, timeout: float = PATIENCE) -> LookupPoller:
+        return LookupPoller(
+            [f"{name}:4161" for name in self.behaviour],
+            self.query,
+            interval=interval,
+            jitter=0,
+            timeout=timeout,
+            http=HttpClient(timeout=PATIENCE),
+            on_answer=self.answers.put_nowait,
+            on_failure=lambda address, error: self.failures.put_nowait((address, error)),
+        )
+
+
+class Running:
+    """A poller that runs within a ``with`` block."""
+
+    def __init__(self, poller: LookupPoller) -> None:
+        self.poller = poller
+
+    async def __aenter__(self) -> LookupPoller:
+        self.task = asyncio.create_task(self.poller.run())
+        return self.poller
+
+    async def __aexit__(self, *_: object) -> None:
+        self.task.cancel()
+        await asyncio.wait([self.task])
+        assert self.task.cancelled()
+
+
+async def soon(awaitable: Awaitable[LookupAnswer]) -> LookupAnswer:
+    async with asyncio.timeout(PATIENCE):
+        return await awaitable
+
+
+async def burns() -> LookupAnswer:
+    raise BROKEN
+
+
+async def hangs() -> LookupAnswer:
+    await asyncio.Event().wait()
+    raise AssertionError("nobody sets it")
+
+
+def saying(*numbers: int) -> Callable[[], Awaitable[LookupAnswer]]:
+    async def says() -> LookupAnswer:
+        return knows(*numbers)
+
+    return says
+
+
+@asynchronous
+async def test_all_are_asked_at_the_same_time_and_their_union_is_told_once() -> None:
+    together = asyncio.Barrier(2)
+
+    async def meets() -> LookupAnswer:
+        await together.wait()
+        return knows(1)
+
+    lookupds = Lookupds(a=meets, b=meets)
+    async with Running(lookupds.poller(interval=3600)) as poller:
+        assert await soon(lookupds.answers.get()) == knows(1)
+        assert poller.answer() == knows(1)
+    assert lookupds.asked == ["a", "b"]
+    assert lookupds.answers.empty()
+
+
+@asynchronous
+async def test_a_round_follows_a_round() -> None:
+    lookupds = Lookupds(a=saying(1))
+    async with Running(lookupds.poller()):
+        for _ in range(3):
+            assert await soon(lookupds.answers.get()) == knows(1)
+
+
+@asynchronous
+async def test_one_that_never_answers_delays_no_round_once_it_is_known_to_be_sick() -> None:
+    release = asyncio.Event()
+
+    async def hangs_when_sick() -> LookupAnswer:
+        if lookupds.asked.count("a") <= 3:
+            raise BROKEN
+        await release.wait()
+        return knows(1)
+
+    lookupds = Lookupds(a=hangs_when_sick, b=saying(2))
+    async with Running(lookupds.poller()) as poller:
+        while lookupds.asked.count("a") < 4:
+            await soon(lookupds.answers.get())
+        for _ in range(20):
+            assert await soon(lookupds.answers.get()) == knows(2)
+        assert lookupds.asked.count("a") == 4
+        release.set()
+        while await soon(lookupds.answers.get()) != knows(1, 2):
+            pass
+        assert not poller.health()["a:4161"].sick
+
+
+@asynchronous
+async def test_one_that_is_too_slow_has_failed() -> None:
+    lookupds = Lookupds(a=hangs, b=saying(2))
+    async with Running(lookupds.poller(interval=3600, timeout=0.01)):
+        assert await soon(lookupds.answers.get()) == knows(2)
+    address, error = lookupds.failures.get_nowait()
+    assert address == "a:4161"
+    assert str(error) == "a:4161: no answer within 0.01 s"
+
+
+@asynchronous
+async def test_a_recovery_is_told_even_if_it_says_nothing_new() -> None:
+    """Who lost a connection meanwhile waits for nothing but this to connect again."""
+    well = asyncio.Event()
+    well.set()
+
+    async def says_or_burns() -> LookupAnswer:
+        return knows(1) if well.is_set() else await burns()
+
+    lookupds = Lookupds(a=says_or_burns)
+    async with Running(lookupds.poller()) as poller:
+        await soon(lookupds.answers.get())
+        well.clear()
+        while not poller.health()["a:4161"].sick:
+            await lookupds.failures.get()
+        while not lookupds.answers.empty():
+            lookupds.answers.get_nowait()
+        well.set()
+        assert await soon(lookupds.answers.get()) == knows(1)
+
+
+@asynchronous
+async def test_cancelling_leaves_no_query_behind_and_it_can_run_again() -> None:
+    asked = asyncio.Semaphore(0)
+
+    async def hangs_once_asked() -> LookupAnswer:
+        asked.release()
+        return await hangs()
+
+    poller = Lookupds(a=hangs_once_asked).poller()
+    for _ in range(2):
+        async with Running(poller):
+            await asked.acquire()
+        assert len(asyncio.all_tasks()) == 1
+
+
+@asynchronous
+async def test_hurry_makes_the_next_round_an_early_one() -> None:
+    lookupds = Lookupds(a=saying(1))
+    async with Running(lookupds.poller(interval=3600)) as poller:
+        await soon(lookupds.answers.get())
+        poller.hurry()
+        assert await soon(lookupds.answers.get()) == knows(1)
+
+
+@asynchronous
+async def test_no_mistake_elsewhere_ends_the_polling(caplog: pytest.LogCaptureFixture) -> None:
+    async def mistaken() -> LookupAnswer:
+        raise ZeroDivisionError("a bug")
+
+    def misled(answer: LookupAnswer) -> None:
+        lookupds.answers.put_nowait(answer)
+        raise ZeroDivisionError("another")
+
+    lookupds = Lookupds(a=mistaken, b=saying(2))
+    poller = lookupds.poller()
+    poller._on_answer = misled
+    async with Running(poller):
+        for _ in range(5):
+            assert await soon(lookupds.answers.get()) == knows(2)
+    address, error = lookupds.failures.get_nowait()
+    assert (address, str(error)) == ("a:4161", "a:4161: ZeroDivisionError: a bug")
+    assert "a callback of the nsqlookupd poller failed" in caplog.text
+
+
+@asynchronous
+async def test_a_failing_nsqlookupd_is_logged_when_its_state_changes_and_not_every_round(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level(logging.INFO, "nsqflow.client.poller")
+    well = asyncio.Event()
+
+    async def says_or_burns() -> LookupAnswer:
+        return knows(1) if well.is_set() else await burns()
+
+    lookupds = Lookupds(a=says_or_burns)
+    async with Running(lookupds.poller()):
+        for _ in range(5):
+            await lookupds.failures.get()
+        well.set()
+        await soon(lookupds.answers.get())
+    assert [(record.levelname, record.getMessage()) for record in caplog.records] == [
+        ("WARNING", "nsqlookupd failed: it burns"),
+        ("WARNING", "nsqlookupd failed 3 times, is asked less often: it burns"),
+        ("INFO", "nsqlookupd a:4161 answers again, after 5 failures"),
+    ]
