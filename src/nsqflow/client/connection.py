@@ -1,0 +1,327 @@
+"""One connection to one nsqd: moves bytes between a socket and a ``ClientSession``.
+
+It negotiates (TLS, compression, AUTH) when it is opened, tells its owner what arrives
+afterwards, and notices a peer that has fallen silent. Commands are queued in the session;
+``flush()`` writes all of them at once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+import ssl
+from typing import cast
+
+from nsqflow.client.config import ClientConfig
+from nsqflow.client.dialling import dial
+from nsqflow.client.owner import Owner
+from nsqflow.client.silence import Silence
+from nsqflow.errors import (
+    ConfigError,
+    NetworkError,
+    NsqError,
+    ProtocolError,
+    RemoteProtocolError,
+    ServerError,
+    TlsNotGrantedError,
+)
+from nsqflow.protocol import (
+    AnswerFailed,
+    Auth,
+    Authenticated,
+    ClientSession,
+    CloseWait,
+    Command,
+    CommandFailed,
+    CompressionRefused,
+    Connected,
+    Dialect,
+    Event,
+    IdentifyReply,
+    MessageBatch,
+    Published,
+    StartTls,
+    Sub,
+    Subscribed,
+)
+
+logger = logging.getLogger(__name__)
+
+_LAST_WORDS = 64 * 1024  # bytes read at a time
+_GONE = 1.0  # seconds in which a transport that was aborted calls back, at the very latest
+_FINAL_CODES = ("E_BAD_TOPIC", "E_BAD_CHANNEL", "E_UNAUTHORIZED")
+
+
+class Connection(asyncio.Protocol):
+    """A connection; made new for each attempt."""
+
+    def __init__(
+        self, address: str, config: ClientConfig, owner: Owner, tls: ssl.SSLContext | None
+    ) -> None:
+        self.address = address
+        self.session = ClientSession(config.identify(), dialect=config.wire_dialect)
+        self.can_write = True
+        self.error: NsqError | None = None  # why it ended
+        self._config = config
+        self._owner = owner
+        self._tls = tls
+        self._loop = asyncio.get_running_loop()
+        self._transport: asyncio.Transport | None = None
+        self._milestones: asyncio.Queue[Event | NsqError] = asyncio.Queue()
+        self._handshake: list[bytes] | None = None  # while it lasts: what came inside TLS
+        self._opened = False
+        self._finishing = False
+        self._ended = self._loop.create_future()
+        self._silence = Silence(self._fell_silent)
+
+    # Public methods
+
+    @property
+    def reply(self) -> IdentifyReply:
+        """What nsqd granted."""
+        return self.session.reply
+
+    @property
+    def closed(self) -> bool:
+        """It has ended, or never began."""
+        return self._transport is None or self._ended.done() or self.error is not None
+
+    async def open(self, subscription: Sub | None = None) -> None:
+        """Connect, negotiate, and subscribe if asked to; nothing is left behind on failure."""
+        try:
+            await self._open(subscription)
+            if self.error is not None:  # nsqd took us in and closed in one breath
+                raise self.error
+        except BaseException:
+            await self.drop()
+            raise
+        self._opened = True
+        self._silence.watch(self._config.heartbeat_interval)
+
+    def send(self, command: Command) -> None:
+        """Queue a command and write it."""
+        self.session.send(command)
+        self.flush()
+
+    def flush(self) -> None:
+        """Write what the session has queued, in one piece."""
+        data = self.session.data_to_send()
+        if data and self._transport is not None and not self._finishing:
+            self._transport.write(data)
+
+    async def close_wait(self) -> None:
+        """Wait for the answer to CLS."""
+        await self._milestone(CloseWait)
+
+    async def finish(self, timeout: float) -> None:
+        """Write all there is, then close; wait until nsqd has read it, as far as it tells."""
+        transport = self._transport
+        if transport is None or self.closed:
+            return
+        self.flush()
+        self._finishing = True  # a heartbeat that comes now is not answered any more
+        if transport.can_write_eof():
+            # Half a close: nsqd reads to the end, then closes its side, which we see.
+            transport.write_eof()
+        else:
+            transport.close()
+        await asyncio.wait([self._ended], timeout=timeout)
+        await self.drop()
+
+    async def drop(self) -> None:
+        """Drop the connection at once, and wait until its socket is closed."""
+        self.abort()
+        if self._transport is not None:
+            # (In the midst of a TLS handshake asyncio closes it without a word.)
+            gone = _GONE if self._handshake is None else 0
+            await asyncio.wait([self._ended], timeout=gone)
+
+    async def wait_ended(self) -> NsqError:
+        """Wait until it has ended; tell why."""
+        await asyncio.shield(self._ended)
+        return self.error or NetworkError(f"{self.address}: closed")
+
+    def abort(self, error: NsqError | None = None) -> None:
+        """Drop the connection at once."""
+        if self.error is None:
+            self.error = error
+        self._silence.cancel()
+        if self._transport is not None:
+            self._transport.abort()
+
+    # What asyncio calls
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Remember the transport: the socket's, and later the one of TLS."""
+        self._transport = cast(asyncio.Transport, transport)  # uvloop's is none by its class
+
+    def data_received(self, data: bytes) -> None:
+        """Parse what came, tell the owner, answer heartbeats."""
+        self._silence.last_read = self._loop.time()
+        session = self.session
+        try:
+            session.receive_data(data)
+            while events := session.events():
+                for event in events:
+                    if type(event) is MessageBatch:
+                        self._owner.messages_received(event)
+                    else:
+                        self._handle(event)
+        except ProtocolError as error:
+            if self._handshake is None:
+                error.add_note(f"from {self.address}")
+                self._break(error)
+            else:
+                self._handshake.append(data)
+        else:
+            self.flush()
+
+    def eof_received(self) -> bool:
+        """Let the transport close."""
+        return False
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Tell the owner that it is over."""
+        self._silence.cancel()
+        if exc is not None and self.error is None:
+            self._read_last_words()
+        if self.error is None:
+            self.error = NetworkError(f"{self.address}: {exc or 'closed by nsqd'}")
+        self._milestones.put_nowait(self.error)
+        if not self._ended.done():
+            self._ended.set_result(None)
+            if self._opened:
+                self._owner.connection_lost(self.error)
+
+    def pause_writing(self) -> None:
+        """Hold back: the other side does not keep up."""
+        self.can_write = False
+
+    def resume_writing(self) -> None:
+        """Go on."""
+        self.can_write = True
+        self._owner.writable()
+
+    # Private methods
+
+    async def _open(self, subscription: Sub | None) -> None:
+        seconds = self._config.dial_timeout
+        try:
+            async with asyncio.timeout(seconds):
+                self._server_name = await dial(self, self.address, self._config.address_map)
+                await self._negotiate()
+                if subscription is not None:
+                    await self._subscribe(subscription)
+        except TimeoutError:
+            text = f"{self.address}: not ready within the dial_timeout of {seconds:g} s"
+            raise NetworkError(text) from None
+        except (OSError, UnicodeError) as error:  # of TLS too, or a name that DNS can't have
+            raise NetworkError(f"{self.address}: {error}") from error
+
+    async def _negotiate(self) -> None:
+        self.flush()
+        event = await self._milestone(StartTls, Connected)
+        if isinstance(event, StartTls):
+            await self._start_tls(event)
+            event = await self._milestone(Connected)
+        assert isinstance(event, Connected)
+        if event.reply.dialect is Dialect.REDESIGNED:
+            raise ConfigError(
+                f"{self.address} is an nsqd of the redesigned NSQ (version "
+                f"{event.reply.version}): its topics are found through lookupd="
+            )
+        if event.reply.auth_required:
+            await self._authenticate()
+
+    async def _start_tls(self, event: StartTls) -> None:
+        if event.pending:
+            raise RemoteProtocolError(f"{self.address}: bytes between IDENTIFY's answer and TLS")
+        assert self._tls is not None
+        assert self._transport is not None
+        self._handshake = []
+        transport = await self._loop.start_tls(
+            self._transport, self, self._tls, server_hostname=self._server_name
+        )
+        assert transport is not None
+        self._transport = transport
+        self.session.tls_started()
+        # With TLS 1.2 the server's first word may come in one piece with its last of the handshake.
+        early, self._handshake = self._handshake, None
+        for data in early:
+            self.data_received(data)
+
+    async def _authenticate(self) -> None:
+        secret = self._config.secret
+        if secret is None:
+            raise ConfigError(f"{self.address} asks for AUTH, and there is no auth_secret")
+        self.send(Auth(secret))
+        await self._milestone(Authenticated)
+
+    async def _subscribe(self, subscription: Sub) -> None:
+        most = self.reply.max_rdy_count
+        if most < 1:
+            raise RemoteProtocolError(f"{self.address}: max_rdy_count of {most}; 1 or more")
+        self.send(subscription)
+        await self._milestone(Subscribed)
+
+    async def _milestone(self, *expected: type[Event]) -> Event:
+        while True:
+            event = await self._milestones.get()
+            if isinstance(event, Exception):
+                raise event
+            if isinstance(event, expected):
+                return event
+
+    def _handle(self, event: Event) -> None:
+        if type(event) is Published:
+            self._owner.published(event.receipt)
+        elif type(event) is AnswerFailed:
+            self._owner.answer_failed(event)
+        elif type(event) is CommandFailed:
+            self._command_failed(event)
+        elif type(event) is CompressionRefused:
+            logger.warning("%s does not do %s; going on without", self.address, event.method)
+        elif type(event) in (StartTls, Connected, Authenticated, Subscribed, CloseWait):
+            self._milestones.put_nowait(event)
+
+    def _command_failed(self, event: CommandFailed) -> None:
+        if self._opened:
+            self._owner.command_failed(event)
+        if event.closes:
+            self._break(self._in_words(event))
+
+    def _in_words(self, event: CommandFailed) -> NsqError:
+        if event.command == "IDENTIFY":
+            # An option that this server does not take; its text says which.
+            return ConfigError(f"{self.address} refused the options: {event.error}")
+        return event.error
+
+    def _read_last_words(self) -> None:
+        """Read what has arrived before a write failed: an error frame says why nsqd closed."""
+        transport = self._transport
+        if transport is None or transport.get_extra_info("ssl_object") is not None:
+            return
+        self._finishing = True
+        with contextlib.suppress(OSError):
+            while data := os.read(transport.get_extra_info("socket").fileno(), _LAST_WORDS):
+                self.data_received(data)
+
+    def _fell_silent(self, seconds: float) -> None:
+        self._break(NetworkError(f"{self.address}: silent for {seconds:.0f} s, heartbeats missing"))
+
+    def _break(self, error: NsqError) -> None:
+        """End it: nothing sensible can follow."""
+        if self.error is None:
+            self.error = error
+        self._milestones.put_nowait(self.error)
+        if self._transport is not None:
+            self._transport.abort()
+
+
+def is_final(error: BaseException) -> bool:
+    """Tell whether trying again can't help: the request itself is refused."""
+    if isinstance(error, ServerError):
+        return error.code in _FINAL_CODES or error.code.startswith("E_AUTH")
+    return isinstance(error, ConfigError | TlsNotGrantedError)
