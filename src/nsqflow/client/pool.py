@@ -1,0 +1,187 @@
+"""The producer's connections: which nsqd are dialled, and which takes the next parcel."""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+from random import Random
+
+from nsqflow.client.config import ProducerConfig
+from nsqflow.client.connection import Connection, is_final
+from nsqflow.client.endpoint import Endpoint
+from nsqflow.client.news import Newsroom
+from nsqflow.client.outbox import Outbox
+from nsqflow.client.outlet import Outlet
+from nsqflow.client.parcel import Parcel
+from nsqflow.client.routes import DirectRoutes, LookupRoutes, Routes
+from nsqflow.errors import NetworkError, NsqError
+
+_NEVER = float("inf")
+_LAST_WORD = 2.0  # seconds for nsqd to close its side
+
+
+class Pool:
+    """Outlets to all nsqd that anything is published to."""
+
+    def __init__(self, config: ProducerConfig, news: Newsroom) -> None:
+        self.outbox = Outbox(config, self, news)
+        self._config = config
+        self._news = news
+        self._tls: ssl.SSLContext | None = config.ssl_context()
+        self._random = Random()
+        self._loop = asyncio.get_running_loop()
+        self._endpoints: dict[str, list[Endpoint]] = {}
+        self._dial_errors: dict[str, NsqError] = {}  # of nsqd that could not be connected
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._outlets: dict[str, list[Outlet]] = {}
+        self._turn = 0
+        self._routes: Routes
+        if config.nsqd:
+            self._routes = DirectRoutes(config.nsqd)
+        else:
+            self._routes = LookupRoutes(config, news, self._found)
+        self._found()
+
+    async def close(self) -> None:
+        """Drop all connections."""
+        outlets = [outlet for outlets in self._outlets.values() for outlet in outlets]
+        connections = [outlet.connection for outlet in outlets if outlet.connection]
+        for task in self._tasks:
+            task.cancel()
+        try:
+            await self._routes.close()
+            await asyncio.gather(*(connection.finish(_LAST_WORD) for connection in connections))
+        finally:
+            for connection in connections:
+                connection.abort()
+                await connection.wait_ended()
+            if self._tasks:
+                await asyncio.wait(self._tasks)
+
+    # For the outbox
+
+    def pick(self, parcel: Parcel) -> Outlet | None:
+        """Choose the next connection in turn.
+
+        One that does not answer, or whose nsqd refused the parcel, only if there is no other.
+        """
+        ready = [
+            outlet
+            for address in self._routes.addresses(parcel.topic)
+            for outlet in self._outlets.get(address, ())
+            if outlet.ready
+        ]
+        if len(ready) > 1:
+            ready = [outlet for outlet in ready if not outlet.stalled] or ready
+            ready = [o for o in ready if o.address not in parcel.refused_by] or ready
+        if not ready:
+            return None
+        self._turn += 1
+        return ready[self._turn % len(ready)]
+
+    def hope_at(self, topic: str) -> float:
+        """When a connection can be there at the earliest; 0: at any moment."""
+        return min(map(self._hope_of, self._routes.addresses(topic)), default=0.0)
+
+    def despair(self, topic: str) -> NsqError:
+        """Say why waiting until then can't help."""
+        address = min(self._routes.addresses(topic), key=self._hope_of)
+        hope = self._hope_of(address)
+        if hope == _NEVER:
+            return self._dial_errors[address]
+        wait = hope - self._loop.time()
+        return NetworkError(
+            f"publish to {topic!r} was not sent: {self._why(address)}; "
+            f"the next try is in {wait:.1f} s, after its timeout"
+        )
+
+    def why_waiting(self, topic: str) -> str:
+        """Say in words why nothing was taken."""
+        reasons = [self._why(address) for address in self._routes.addresses(topic)]
+        return "; ".join(reasons) or str(self._routes.trouble())
+
+    def nsqds(self, topic: str) -> int:
+        """How many nsqd could take it."""
+        return len(self._routes.addresses(topic))
+
+    # Private methods
+
+    def _hope_of(self, address: str) -> float:
+        endpoints = self._endpoints.get(address, ())
+        if any(e.retry_at is None and not e.ended for e in endpoints):
+            return 0.0  # it is being dialled, or connected
+        error = self._dial_errors.get(address)
+        if error is not None and is_final(error):
+            return _NEVER
+        if not self._routes.lasting:
+            return 0.0  # nsqlookupd may name it again at any time
+        return min((e.retry_at for e in endpoints if e.retry_at is not None), default=0.0)
+
+    def _why(self, address: str) -> str:
+        endpoints = self._endpoints.get(address, ())
+        if any(endpoint.connection is not None for endpoint in endpoints):
+            return f"{address} does not read what it is sent"
+        lost = (endpoint.error for endpoint in endpoints if endpoint.error is not None)
+        error = self._dial_errors.get(address) or next(lost, None)
+        text = "not connected yet" if error is None else str(error)
+        return text if text.startswith(address) else f"{address}: {text}"
+
+    def _found(self) -> None:
+        """Dial what is missing of the nsqd that are named; they are anew, by each answer."""
+        named = self._routes.named()
+        self._dial_errors = {a: e for a, e in self._dial_errors.items() if a in named}
+        for address in named:
+            have = len(self._endpoints.get(address, ()))
+            for _ in range(self._config.connections_per_nsqd - have):
+                self._add(address)
+        self._changed()
+
+    def _add(self, address: str) -> None:
+        endpoint = Endpoint(
+            address,
+            self._dial,
+            self._config,
+            self._news,
+            lasting=self._routes.lasting,
+            final=lambda _: False,  # who publishes is told; the next one may have more luck
+            changed=self._changed,
+            random=self._random,
+        )
+        self._endpoints.setdefault(address, []).append(endpoint)
+        task = asyncio.create_task(self._run(endpoint), name=f"nsqflow {address}")
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _run(self, endpoint: Endpoint) -> None:
+        try:
+            await endpoint.run()
+        finally:
+            self._forget(endpoint)
+            if endpoint.was_connected:
+                self._routes.lost()
+
+    def _forget(self, endpoint: Endpoint) -> None:
+        self._endpoints[endpoint.address].remove(endpoint)
+        if not self._endpoints[endpoint.address]:
+            del self._endpoints[endpoint.address]
+            self._outlets.pop(endpoint.address, None)
+
+    async def _dial(self, address: str) -> Connection:
+        outlet = Outlet(address, self.outbox)
+        connection = Connection(address, self._config, outlet, self._tls)
+        try:
+            await connection.open()
+        except NsqError as error:
+            self._dial_errors[address] = error
+            raise
+        self._dial_errors.pop(address, None)
+        outlet.connection = connection
+        outlets = self._outlets.setdefault(address, [])
+        outlets[:] = [
+            other for other in outlets if other.connection and not other.connection.closed
+        ]
+        outlets.append(outlet)
+        return connection
+
+    def _changed(self) -> None:
+        self.outbox.pump()
