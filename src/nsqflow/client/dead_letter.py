@@ -1,0 +1,148 @@
+"""Dead letters: messages that were delivered too often, and where they go.
+
+A letter is stored before its message is finished, so that none is ever lost; if it can't
+be stored, the message is requeued.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import json
+import logging
+import os
+from collections import OrderedDict
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+from nsqflow.client.config import ConsumerConfig, is_path
+from nsqflow.client.message import Message
+from nsqflow.client.producer import Producer
+
+logger = logging.getLogger(__name__)
+
+_REMEMBERED = 1024  # errors
+
+
+class DeadLetters:
+    """Gives messages up: stores the letter, tells the user, finishes the message."""
+
+    def __init__(self, config: ConsumerConfig) -> None:
+        self._config = config
+        self._errors: OrderedDict[tuple[str, bytes], BaseException] = OrderedDict()
+        self._producers: dict[str, Producer] = {}
+        self._closing: set[asyncio.Task[None]] = set()
+        self._file = asyncio.Lock()
+
+    def remember(self, message: Message, error: BaseException) -> None:
+        """Keep why a message failed, if it is given up the next time it comes."""
+        if not 0 < self._config.max_attempts <= message.attempts:
+            return  # an error holds all that its frames hold
+        self._errors[message.nsqd, message.id] = error
+        if len(self._errors) > _REMEMBERED:
+            self._errors.popitem(last=False)
+
+    async def give_up(self, message: Message) -> None:
+        """Store the letter, call ``on_giving_up``, finish; or requeue if that fails."""
+        error = self._errors.pop((message.nsqd, message.id), None)
+        try:
+            await self._store(message, error)
+            await self._tell(message, error)
+        except Exception:
+            logger.exception("could not give up %r; it is requeued", message)
+            if not message.answered:
+                message.requeue(backoff=False)
+        else:
+            if not message.answered:
+                message.finish()
+
+    async def close(self) -> None:
+        """Disconnect what letters were published through."""
+        for nsqd in list(self._producers):
+            self.forget(nsqd)
+        if self._closing:
+            await asyncio.wait(self._closing)
+
+    def forget(self, nsqd: str) -> None:
+        """Disconnect from an nsqd that is lost, and may never be back."""
+        producer = self._producers.pop(nsqd, None)
+        if producer is not None:
+            task = asyncio.create_task(producer.close(), name="nsqflow closes dead letters")
+            self._closing.add(task)
+            task.add_done_callback(self._closing.discard)
+
+    # Private methods
+
+    async def _store(self, message: Message, error: BaseException | None) -> None:
+        target = self._config.dead_letter
+        if target is None:
+            return
+        if callable(target):
+            await _maybe_await(target(message, error))
+        elif isinstance(target, os.PathLike) or is_path(target):
+            async with self._file:
+                await asyncio.to_thread(_append, Path(target), _letter(message, error))
+        else:
+            await self._producer(message.nsqd).publish(target, message.body)
+
+    async def _tell(self, message: Message, error: BaseException | None) -> None:
+        callback = self._config.on_giving_up
+        if callback is None:
+            logger.warning("giving up %r; its last error: %r", message, error)
+        else:
+            await _maybe_await(callback(message, error))
+
+    def _producer(self, nsqd: str) -> Producer:
+        # To the nsqd that has the message: where it lay, its letter finds room too.
+        if nsqd not in self._producers:
+            c = self._config
+            self._producers[nsqd] = Producer(
+                nsqd,
+                tls=c.tls,
+                snappy=c.snappy,
+                deflate=c.deflate,
+                deflate_level=c.deflate_level,
+                auth_secret=c.auth_secret,
+                client_id=c.client_id,
+                hostname=c.hostname,
+                user_agent=c.user_agent,
+                address_map=c.address_map,
+                dial_timeout=c.dial_timeout,
+                reconnect_delay=c.reconnect_delay,
+                max_reconnect_delay=c.max_reconnect_delay,
+                max_msg_size=2**30,  # nsqd took it once
+                max_body_size=2**31 - 1,
+                max_pending=2**31 - 1,
+            )
+        return self._producers[nsqd]
+
+
+def _letter(message: Message, error: BaseException | None) -> bytes:
+    """Write a message as a line of JSON; its body as text, or as hex if it is none."""
+    line: dict[str, Any] = {
+        "topic": message.topic,
+        "channel": message.channel,
+        "nsqd": message.nsqd,
+        "id": message.id.decode("latin-1"),
+        "attempts": message.attempts,
+        "timestamp": message.timestamp,
+        "error": None if error is None else f"{type(error).__name__}: {error}",
+    }
+    try:
+        line["body"] = message.body.decode()
+    except UnicodeDecodeError:
+        line["body_hex"] = message.body.hex()
+    return json.dumps(line).encode() + b"\n"
+
+
+def _append(path: Path, line: bytes) -> None:
+    with path.open("ab") as file:
+        file.write(line)
+        file.flush()
+        os.fsync(file.fileno())
+
+
+async def _maybe_await(result: Awaitable[Any] | Callable[..., Any] | Any) -> None:
+    if inspect.isawaitable(result):
+        await result

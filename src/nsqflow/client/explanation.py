@@ -1,0 +1,97 @@
+"""Why nothing arrives: the state of a consumer, in words."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from nsqflow.client.backoff import Phase
+from nsqflow.client.endpoint import Endpoint
+
+if TYPE_CHECKING:
+    from nsqflow.client.intake import Intake
+    from nsqflow.client.subscription import Subscription
+
+
+def explain(intake: Intake) -> str:
+    """Return a line for the consumer, one for each nsqd, one for each sick nsqlookupd."""
+    now = intake.now()
+    lines = [f"{intake.topic}/{intake.channel}: {', '.join(_whole(intake, now))}"]
+    for address, endpoint in sorted(intake.sources.endpoints.items()):
+        subscription = intake.subscriptions.get(address)
+        if subscription is None:
+            looked_up = intake.sources.poller is not None
+            lines.append(f"{address}: {_unconnected(endpoint, looked_up, now)}")
+        else:
+            lines.append(f"{address}: {_connected(intake, subscription, now)}")
+    lines += _lookups(intake)
+    return "\n".join(lines)
+
+
+def _whole(intake: Intake, now: float) -> Iterator[str]:
+    inbox = intake.inbox
+    if inbox.error is not None:
+        yield f"ended by {inbox.error}"
+    elif inbox.closed:
+        yield "closed"
+    if intake.paused:
+        yield "paused"
+    if intake.backoff.level:
+        yield _backing_off(intake, now)
+    if inbox.in_hands >= inbox.max_in_flight:
+        yield (
+            f"all {inbox.max_in_flight} messages that max_in_flight allows are in your hands: "
+            "finish or requeue some"
+        )
+    else:
+        yield f"{inbox.in_hands} of {inbox.max_in_flight} messages in hands"
+    if inbox.messages:
+        yield f"{len(inbox.messages)} wait to be taken"
+    if intake.rdy.orphans:
+        yield f"{intake.rdy.orphans} of the messages in hands are of lost connections"
+
+
+def _backing_off(intake: Intake, now: float) -> str:
+    level, until = intake.backoff.level, intake.backoff.until or now
+    if intake.backoff.phase(now) is Phase.TESTING:
+        return f"in backoff (level {level}), waiting for one message to test with"
+    return f"in backoff for {until - now:.1f} s more (level {level})"
+
+
+def _unconnected(endpoint: Endpoint, looked_up: bool, now: float) -> str:
+    error = ""
+    if endpoint.error is not None:
+        error = ": " + str(endpoint.error).removeprefix(f"{endpoint.address}: ")
+    if endpoint.ended:
+        then = "tried again when nsqlookupd names it again" if looked_up else "not tried again"
+        return f"not connected{error}; {then} (failure {endpoint.failures})"
+    if endpoint.retry_at is None:
+        return f"connecting{error and ' again after'}{error}"
+    seconds = endpoint.retry_at - now
+    return f"not connected{error}; next try in {seconds:.1f} s (failure {endpoint.failures})"
+
+
+def _connected(intake: Intake, subscription: Subscription, now: float) -> str:
+    state = intake.rdy.state(subscription)
+    words = [f"connected, RDY {state.rdy}, {state.in_flight} in flight"]
+    if state.rdy and state.in_flight >= state.rdy:
+        words.append("as many as RDY allows: it waits for answers")
+    elif state.waits_for_room:
+        words.append(f"RDY {state.wanted} as soon as others have given it up")
+    words.append(state.standing.value)
+    if state.last_message_at is None:
+        words.append("no message yet: is there anything in the channel?")
+    else:
+        words.append(f"last message {now - state.last_message_at:.1f} s ago")
+    return "; ".join(words)
+
+
+def _lookups(intake: Intake) -> Iterator[str]:
+    poller = intake.sources.poller
+    if poller is None:
+        return
+    if intake.sources.answered and not intake.sources.endpoints:
+        yield f"no nsqd has the topic {intake.topic!r}, says nsqlookupd"
+    for address, health in poller.health().items():
+        if health.failures:
+            yield f"nsqlookupd {address}: failed {health.failures} times, last: {health.last_error}"

@@ -1,0 +1,125 @@
+"""Sources: the nsqd that a consumer is, or is to be, connected to."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from functools import partial
+from random import Random
+from typing import TYPE_CHECKING
+
+from nsqflow.client.config import ConsumerConfig
+from nsqflow.client.endpoint import Dial, Endpoint
+from nsqflow.client.news import Newsroom
+from nsqflow.errors import NsqError
+from nsqflow.protocol import LookupAnswer
+
+if TYPE_CHECKING:  # loads the HTTP client, which direct connections do without
+    from nsqflow.client.http import HttpClient
+    from nsqflow.client.poller import LookupPoller
+
+
+class Sources:
+    """Keeps a connection to each nsqd that was named, by the user or by nsqlookupd."""
+
+    def __init__(
+        self,
+        config: ConsumerConfig,
+        topic: str,
+        dial: Dial,
+        news: Newsroom,
+        fatal: Callable[[BaseException], None],
+    ) -> None:
+        # Also those that have ended, until nsqlookupd names them again or no longer.
+        self.endpoints: dict[str, Endpoint] = {}
+        self.poller: LookupPoller | None = None
+        self.answered = False  # nsqlookupd has told where the topic is, or that it is nowhere
+        self._config = config
+        self._topic = topic
+        self._dial = dial
+        self._news = news
+        self._fatal = fatal
+        self._random = Random()
+        self._http: HttpClient | None = None
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    def start(self) -> None:
+        """Dial those named by the user, or begin to ask nsqlookupd."""
+        for address in self._config.nsqd:
+            self._add(address, lasting=True)
+        if self._config.lookupd:
+            self._http, self.poller = self._make_poller()
+            self._keep(self.poller.run(), "nsqflow lookup")
+
+    async def close(self) -> None:
+        """Stop dialling and asking; connections that are open are their owner's."""
+        for task in self._tasks:
+            task.cancel()
+        if self._tasks:
+            await asyncio.wait(self._tasks)
+        if self._http is not None:
+            await self._http.aclose()
+
+    def heard(self, answer: LookupAnswer) -> None:
+        """Dial the nsqd that are new, or were lost and are named again."""
+        self.answered = True
+        named = dict.fromkeys(node.address for node in answer.producers)
+        for address in [a for a, e in self.endpoints.items() if e.ended and a not in named]:
+            del self.endpoints[address]
+        for address in named:
+            before = self.endpoints.get(address)
+            if before is None or before.ended:
+                self._add(address, lasting=False, before=before)
+
+    # Private methods
+
+    def _add(self, address: str, *, lasting: bool, before: Endpoint | None = None) -> None:
+        endpoint = self.endpoints[address] = Endpoint(
+            address, self._dial, self._config, self._news, lasting=lasting, random=self._random
+        )
+        if before is not None:
+            endpoint.failures, endpoint.error = before.failures, before.error
+        self._keep(self._run(endpoint), f"nsqflow {address}")
+
+    async def _run(self, endpoint: Endpoint) -> None:
+        try:
+            await endpoint.run()
+        finally:
+            # One that could not even be reached may wait for the next regular round.
+            if self.poller is not None and endpoint.was_connected:
+                self.poller.hurry()
+
+    def _keep(self, work: object, name: str) -> None:
+        task: asyncio.Task[None] = asyncio.create_task(work, name=name)  # type: ignore[arg-type]
+        self._tasks.add(task)
+        task.add_done_callback(self._ended)
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            self._fatal(error)
+
+    def _make_poller(self) -> tuple[HttpClient, LookupPoller]:
+        from nsqflow.client.http import HttpClient
+        from nsqflow.client.poller import LookupPoller, lookup_topic
+
+        config = self._config
+        http = HttpClient(
+            tls=config.lookupd_tls,
+            headers=config.lookupd_headers,
+            timeout=config.lookupd_poll_timeout,
+        )
+        poller = LookupPoller(
+            config.lookupd,
+            partial(lookup_topic, topic=self._topic),
+            interval=config.lookupd_poll_interval,
+            jitter=config.lookupd_poll_jitter,
+            timeout=config.lookupd_poll_timeout,
+            http=http,
+            on_answer=self.heard,
+            on_failure=self._lookup_failed,
+        )
+        return http, poller
+
+    def _lookup_failed(self, address: str, error: NsqError) -> None:
+        self._news.tell("lookup_failed", None, address, error)

@@ -1,0 +1,697 @@
+"""Closing a consumer: nothing is lost, nothing left in limbo, and it always ends."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import signal
+import subprocess
+import sys
+import textwrap
+import threading
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+import nsqflow.protocol as nsq
+from nsqflow import Consumer, Drained, Message, Producer
+from nsqflow.client.signals import stopping
+from nsqflow.errors import ConfigError, LocalProtocolError
+from tests.conformance.server_side import bodies_from, channel_stats, publish, take, topic_of
+from tests.fixtures.loops import asynchronous, eventually
+from tests.fixtures.proxy import Proxy
+from tests.fixtures.scripted import CLOSE, HANG, RESET, Connection, Deed, ScriptedNsqd
+from tests.fixtures.servers import PATIENCE, ROOT, Nsqd
+
+PROMPT: Any = {"output_buffer_timeout": 0.025}
+
+
+@pytest.fixture
+def topic(request: pytest.FixtureRequest) -> str:
+    return topic_of(request)
+
+
+def numbers(count: int) -> list[bytes]:
+    return [b"%d" % number for number in range(count)]
+
+
+def limbo(nsqd: Nsqd, topic: str) -> int:
+    """How many messages nsqd takes to be in somebody's hands."""
+    count: int = channel_stats(nsqd, topic)["in_flight_count"]
+    return count
+
+
+def sends(*messages: nsq.Message) -> Callable[[Connection, nsq.Rdy], None]:
+    """A reaction: send these, whatever RDY says."""
+    return lambda connection, _: connection.send_messages(messages)
+
+
+def message(number: int, attempts: int = 1) -> nsq.Message:
+    return nsq.Message(1, attempts, b"%016d" % number, b"%d" % number)
+
+
+# --- what becomes of the messages
+
+
+@pytest.mark.proves(rows=[58], defects=[3], wishes=[5])
+@asynchronous
+async def test_what_nobody_was_given_goes_to_somebody_else_at_once(nsqd: Nsqd, topic: str) -> None:
+    await publish(nsqd, topic, *numbers(5))
+    consumer = Consumer(topic, "ch", nsqd=nsqd.tcp_address, **PROMPT)
+    async with consumer:
+        await eventually(lambda: consumer.stats().waiting == 5)
+        assert limbo(nsqd, topic) == 5
+        assert await consumer.close() == Drained(requeued=5)
+    assert limbo(nsqd, topic) == 0
+    async with Consumer(topic, "ch", nsqd=nsqd.tcp_address, **PROMPT) as other:
+        # Long before the timeout of a minute, after which they would come anyway.
+        messages = await take(other, 5)
+        assert sorted(each.body for each in messages) == numbers(5)
+        assert {each.attempts for each in messages} == {2}
+        for each in messages:
+            each.finish()
+
+
+@pytest.mark.proves(rows=[58], wishes=[5])
+@asynchronous
+async def test_what_is_in_hands_is_waited_for_and_finished(nsqd: Nsqd, topic: str) -> None:
+    await publish(nsqd, topic, *numbers(5))
+    consumer = Consumer(topic, "ch", nsqd=nsqd.tcp_address, **PROMPT)
+    async with consumer:
+        first, second = await take(consumer, 2)
+        await eventually(lambda: consumer.stats().waiting == 3)
+        closing = asyncio.create_task(consumer.close())
+        await eventually(lambda: limbo(nsqd, topic) == 2)
+        assert not closing.done()
+        first.finish()
+        second.requeue(0)
+        assert await asyncio.wait_for(closing, PATIENCE) == Drained(finished=1, requeued=4)
+    stats = channel_stats(nsqd, topic)
+    assert (stats["depth"], stats["in_flight_count"], stats["clients"]) == (4, 0, [])
+    assert consumer.stats().in_hands == 0
+
+
+@pytest.mark.proves(defects=[7, 10])
+@asynchronous
+async def test_closing_says_so_before_it_closes_and_never_comes_back() -> None:
+    # A scripted nsqd, to see what is sent: a CLS that is not whole is none to it.
+    async with ScriptedNsqd() as peer:
+        peer.on(nsq.Rdy, [sends(message(1), message(2))])
+        consumer = Consumer("t", "ch", nsqd=peer.address, reconnect_delay=0.01)
+        async with consumer:
+            [first] = await take(consumer, 1)
+            closing = asyncio.create_task(consumer.close())
+            await peer.received(nsq.Cls)
+            first.finish()
+            await asyncio.wait_for(closing, PATIENCE)
+        await peer.connections[0].ended()
+        after = peer.commands[peer.commands.index(nsq.Cls()) + 1 :]
+        assert nsq.Fin(first.id) in after
+        assert nsq.Req(message(2).id, 0) in peer.commands
+        await asyncio.sleep(0.2)  # many times the delay after which it would come back
+        assert len(peer.connections) == 1
+
+
+@pytest.mark.proves(defects=[7])
+@asynchronous
+async def test_a_producer_can_be_closed_and_does_not_come_back(nsqd: Nsqd, topic: str) -> None:
+    async with Proxy(nsqd.tcp_address) as proxy:
+        producer = Producer(proxy.address, reconnect_delay=0.01)
+        await producer.publish(topic, b"x")
+        await producer.close()
+        await eventually(lambda: proxy.open_connections == 0)
+        await asyncio.sleep(0.2)
+        assert proxy.connections == 1
+
+
+@asynchronous
+async def test_a_message_that_comes_after_all_is_given_back() -> None:
+    # A real nsqd may send one that was on its way when CLS came; this one surely does.
+    def one_more(connection: Connection, _: nsq.Cls) -> None:
+        connection.send_messages([message(2), message(3, attempts=9)])
+        connection.send_response(b"CLOSE_WAIT")
+
+    async with ScriptedNsqd() as peer:
+        peer.on(nsq.Rdy, [sends(message(1))])
+        peer.on(nsq.Cls, one_more)
+        async with Consumer("t", "ch", nsqd=peer.address) as consumer:
+            [first] = await take(consumer, 1)
+            closing = asyncio.create_task(consumer.close())
+            await peer.received(nsq.Req)
+            first.finish()
+            assert await asyncio.wait_for(closing, PATIENCE) == Drained(finished=1, requeued=2)
+        requeued = [command.id for command in peer.commands if isinstance(command, nsq.Req)]
+        assert requeued == [message(2).id, message(3).id]
+
+
+@asynchronous
+async def test_messages_that_wait_to_be_given_up_are_given_back_too() -> None:
+    # They wait because all that is allowed is in hands: no real nsqd would send them then.
+    async with ScriptedNsqd() as peer:
+        peer.on(nsq.Rdy, [sends(message(1))])
+        consumer = Consumer("t", "ch", nsqd=peer.address, max_in_flight=1)
+        async with consumer:
+            [first] = await take(consumer, 1)
+            peer.connections[0].send_messages([message(n, attempts=9) for n in (2, 3)])
+            await eventually(lambda: consumer.stats().counts.received == 3)
+            closing = asyncio.create_task(consumer.close())
+            await peer.received(nsq.Cls)
+            first.finish()
+            assert await asyncio.wait_for(closing, 10) == Drained(finished=1, requeued=2)
+        assert consumer.stats().counts.gave_up == 0
+
+
+# --- when hands don't open
+
+
+@pytest.mark.proves(wishes=[5])
+@asynchronous
+async def test_handlers_that_hang_are_cancelled_and_their_messages_given_back(
+    nsqd: Nsqd, topic: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    await publish(nsqd, topic, *numbers(6))
+    begun: list[bytes] = []
+    cancelled: list[bytes] = []
+
+    async def hang(message: Message) -> None:
+        begun.append(message.body)
+        try:
+            await asyncio.get_running_loop().create_future()
+        except asyncio.CancelledError:
+            cancelled.append(message.body)
+            raise
+
+    consumer = Consumer(topic, "ch", nsqd=nsqd.tcp_address, **PROMPT)
+    running = asyncio.create_task(consumer.run(hang, 2, signals=False))
+    await eventually(lambda: len(begun) == 2 and consumer.stats().waiting == 4)
+    drained = await asyncio.wait_for(consumer.close(0.1), PATIENCE)
+    assert drained == Drained(requeued=4, abandoned=2)
+    assert await asyncio.wait_for(running, PATIENCE) == drained
+    assert sorted(cancelled) == sorted(begun)
+    stats = channel_stats(nsqd, topic)
+    assert (stats["depth"], stats["in_flight_count"]) == (6, 0)
+    assert "2 messages still in hands" in caplog.text
+
+
+@pytest.mark.proves(wishes=[5, 11])
+@asynchronous
+async def test_a_thread_that_blocks_for_ever_does_not_hold_up_the_end(
+    nsqd: Nsqd, topic: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    await publish(nsqd, topic, *numbers(5))
+    begun, go_on = threading.Event(), threading.Event()
+    threads: list[threading.Thread] = []
+
+    def block(message: Message) -> None:
+        threads.append(threading.current_thread())
+        begun.set()
+        go_on.wait(PATIENCE)
+
+    consumer = Consumer(topic, "ch", nsqd=nsqd.tcp_address, **PROMPT)
+    running = asyncio.create_task(consumer.run(block, signals=False))
+    await asyncio.to_thread(begun.wait, PATIENCE)
+    await eventually(lambda: consumer.stats().in_hands == 5)
+    drained = await asyncio.wait_for(consumer.close(0.1), PATIENCE)
+    assert drained == Drained(requeued=4, abandoned=1)
+    assert await asyncio.wait_for(running, PATIENCE) == drained
+    assert limbo(nsqd, topic) == 0
+    assert "1 messages still in hands" in caplog.text
+    assert "1 threads still in the handler" in caplog.text
+    assert len(threads) == 1
+    go_on.set()
+    threads[0].join(PATIENCE)
+
+
+@asynchronous
+async def test_an_answer_that_comes_after_the_end_is_told_so(nsqd: Nsqd, topic: str) -> None:
+    await publish(nsqd, topic, b"x")
+    async with Consumer(topic, "ch", nsqd=nsqd.tcp_address, **PROMPT) as consumer:
+        [message] = await take(consumer, 1)
+        assert await consumer.close(0) == Drained(abandoned=1)
+        with pytest.raises(LocalProtocolError, match=r"answered by REQ by close\(\)"):
+            message.finish()
+        async with message:  # and this one does not mind
+            pass
+
+
+@asynchronous
+async def test_it_is_said_what_is_waited_for(
+    nsqd: Nsqd, topic: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    await publish(nsqd, topic, b"x")
+    async with Consumer(topic, "ch", nsqd=nsqd.tcp_address, **PROMPT) as consumer:
+        [message] = await take(consumer, 1)
+        closing = asyncio.create_task(consumer.close())
+        await eventually(lambda: "waiting for 1 messages in hands, 30 s at most" in caplog.text)
+        message.finish()
+        await closing
+    assert "closed: Drained(finished=1, requeued=0, abandoned=0)" in caplog.text
+
+
+@asynchronous
+async def test_answers_from_threads_in_the_moment_of_the_end_are_counted_once(
+    nsqd: Nsqd, topic: str
+) -> None:
+    await publish(nsqd, topic, *numbers(1000))
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)  # so that threads get into each other's way
+    try:
+        for _ in range(10):
+            consumer = Consumer(
+                topic, "ch", nsqd=nsqd.tcp_address, max_in_flight=1000, max_attempts=0, **PROMPT
+            )
+            async with consumer:
+                thread = threading.Thread(target=requeue, args=[await take(consumer, 1000)])
+                with at_the_warning(thread.start):
+                    await consumer.close(0)
+                thread.join()
+                counts = consumer.stats().counts
+                assert counts.requeued == counts.received >= 1000
+                assert consumer.stats().in_hands == 0
+            stats = channel_stats(nsqd, topic)
+            assert (stats["depth"], stats["in_flight_count"]) == (1000, 0)
+    finally:
+        sys.setswitchinterval(interval)
+
+
+@contextlib.contextmanager
+def at_the_warning(act: Callable[[], None]) -> Iterator[None]:
+    """Do something in the moment before messages are requeued over the heads of who has them."""
+
+    class Moment(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            if "still in hands" in record.getMessage():
+                act()
+
+    handler, logger = Moment(logging.WARNING), logging.getLogger("nsqflow")
+    logger.addHandler(handler)
+    try:
+        yield
+    finally:
+        logger.removeHandler(handler)
+
+
+def requeue(messages: list[Message]) -> None:
+    for message in reversed(messages):
+        with contextlib.suppress(LocalProtocolError):  # close() was first
+            message.requeue(0, backoff=False)
+
+
+# --- how often and when it is closed
+
+
+@pytest.mark.proves(wishes=[5])
+@asynchronous
+async def test_closing_again_and_at_the_same_time_is_the_same_end(nsqd: Nsqd, topic: str) -> None:
+    await publish(nsqd, topic, b"x")
+    async with Consumer(topic, "ch", nsqd=nsqd.tcp_address, **PROMPT) as consumer:
+        [message] = await take(consumer, 1)
+        closings = [asyncio.create_task(consumer.close()) for _ in range(3)]
+        impatient = asyncio.create_task(consumer.close())
+        await asyncio.sleep(0)
+        impatient.cancel()  # and the others don't mind
+        message.finish()
+        assert await asyncio.gather(*closings) == [Drained(finished=1)] * 3
+        assert impatient.cancelled()
+        assert await consumer.close() == Drained(finished=1)
+    assert limbo(nsqd, topic) == 0
+
+
+@asynchronous
+async def test_a_consumer_that_never_began_can_be_closed() -> None:
+    consumer = Consumer("t", "ch", nsqd="127.0.0.1:1")
+    assert await consumer.close() == Drained()
+    assert [message async for message in consumer] == []
+    assert [batch async for batch in consumer.batches()] == []
+    assert await consumer.run(lambda message: None, signals=False) == Drained()
+
+
+@pytest.mark.parametrize("timeout", [-1, -0.001, float("nan")])
+def test_a_drain_timeout_that_is_none_is_refused(timeout: float) -> None:
+    @asynchronous
+    async def close() -> None:
+        consumer = Consumer("t", "ch", nsqd="127.0.0.1:1")
+        with pytest.raises(ConfigError, match=r"drain_timeout .*; 0 or more seconds"):
+            await consumer.close(timeout)
+
+    close()
+
+
+@pytest.mark.proves(wishes=[11])
+@asynchronous
+async def test_iterating_ends_when_the_consumer_is_closed(nsqd: Nsqd, topic: str) -> None:
+    consumer = Consumer(topic, "ch", nsqd=nsqd.tcp_address, **PROMPT)
+
+    async def iterate() -> list[Message]:
+        return [message async for message in consumer]
+
+    async def gather() -> list[Any]:
+        return [batch async for batch in consumer.batches()]
+
+    tasks = [asyncio.create_task(work()) for work in (iterate, iterate, gather)]
+    await eventually(lambda: any(c.connected for c in consumer.stats().connections))
+    await consumer.close()
+    assert await asyncio.wait_for(asyncio.gather(*tasks), PATIENCE) == [[], [], []]
+
+
+@pytest.mark.proves(wishes=[11])
+@asynchronous
+async def test_a_consumer_whose_server_is_not_there_can_be_closed() -> None:
+    consumer = Consumer("t", "ch", nsqd="127.0.0.1:1", reconnect_delay=60)
+    async with consumer:
+        task = asyncio.create_task(anext(consumer))
+        await eventually(lambda: consumer.stats().connections[0].failures == 1)
+        assert await asyncio.wait_for(consumer.close(), PATIENCE) == Drained()
+        with pytest.raises(StopAsyncIteration):
+            await task
+
+
+@pytest.mark.proves(wishes=[11])
+@asynchronous
+async def test_a_consumer_that_ended_by_an_error_can_be_closed(nsqd: Nsqd, topic: str) -> None:
+    consumer = Consumer(topic, "ch", nsqd=nsqd.tcp_address, msg_timeout=10_000)
+    with pytest.raises(ConfigError):
+        await anext(consumer)
+    assert await asyncio.wait_for(consumer.close(), PATIENCE) == Drained()
+
+
+@pytest.mark.proves(wishes=[11])
+@asynchronous
+async def test_a_connection_that_is_still_being_made_can_be_closed() -> None:
+    async with ScriptedNsqd() as peer:
+        peer.on(nsq.Identify, HANG)
+        async with Consumer("t", "ch", nsqd=peer.address):
+            await peer.received(nsq.Identify)
+        await peer.connections[0].ended()
+
+
+@pytest.mark.proves(wishes=[5, 11])
+@pytest.mark.parametrize("deed", [CLOSE, RESET, HANG])
+def test_a_server_that_leaves_or_says_nothing_does_not_hold_up_the_end(deed: Deed) -> None:
+    # What real servers do only when they die, which they don't at the right moment.
+    @asynchronous
+    async def close() -> None:
+        async with ScriptedNsqd() as peer:
+            peer.on(nsq.Rdy, [sends(message(1), message(2))])
+            peer.on(nsq.Cls, deed)
+            async with Consumer("t", "ch", nsqd=peer.address, reconnect_delay=0.01) as consumer:
+                [first] = await take(consumer, 1)
+                closing = asyncio.create_task(consumer.close())
+                await peer.received(nsq.Cls)
+                if deed is not HANG:
+                    await peer.connections[0].ended()
+                    await eventually(lambda: not consumer.stats().connections[0].connected)
+                assert not closing.done()
+                first.finish()
+                drained = await asyncio.wait_for(closing, 10)
+                assert drained.abandoned == 0
+                assert consumer.stats().in_hands == 0
+            assert len(peer.connections) == 1
+
+    close()
+
+
+@asynchronous
+async def test_hands_that_hold_messages_of_a_lost_connection_are_waited_for_too(
+    nsqd: Nsqd, topic: str
+) -> None:
+    await publish(nsqd, topic, b"x")
+    async with (
+        Proxy(nsqd.tcp_address) as proxy,
+        Consumer(topic, "ch", nsqd=proxy.address, **PROMPT) as consumer,
+    ):
+        [message] = await take(consumer, 1)
+        proxy.refuse()
+        proxy.reset()
+        await eventually(lambda: not any(c.connected for c in consumer.stats().connections))
+        closing = asyncio.create_task(consumer.close())
+        await asyncio.wait([closing], timeout=0.1)
+        assert not closing.done()
+        message.finish()
+        assert await asyncio.wait_for(closing, PATIENCE) == Drained()
+        assert consumer.stats().counts.orphaned == 1
+
+
+@asynchronous
+async def test_closing_while_a_handler_runs_lets_it_end(nsqd: Nsqd, topic: str) -> None:
+    await publish(nsqd, topic, *numbers(3))
+    begun, go_on = asyncio.Event(), asyncio.Event()
+    ended: list[bytes] = []
+
+    async def handle(message: Message) -> None:
+        begun.set()
+        await go_on.wait()
+        ended.append(message.body)
+
+    consumer = Consumer(topic, "ch", nsqd=nsqd.tcp_address, **PROMPT)
+    running = asyncio.create_task(consumer.run(handle, signals=False))
+    await begun.wait()
+    await eventually(lambda: consumer.stats().waiting == 2)
+    closing = asyncio.create_task(consumer.close())
+    await asyncio.sleep(0)
+    go_on.set()
+    assert await closing == await running == Drained(finished=1, requeued=2)
+    assert len(ended) == 1
+    assert limbo(nsqd, topic) == 0
+
+
+@asynchronous
+async def test_a_run_that_is_cancelled_gives_back_what_it_has(nsqd: Nsqd, topic: str) -> None:
+    await publish(nsqd, topic, *numbers(3))
+    begun = asyncio.Event()
+
+    async def hang(message: Message) -> None:
+        begun.set()
+        await asyncio.get_running_loop().create_future()
+
+    consumer = Consumer(topic, "ch", nsqd=nsqd.tcp_address, **PROMPT)
+    running = asyncio.create_task(consumer.run(hang, signals=False))
+    await begun.wait()
+    running.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await asyncio.wait_for(running, PATIENCE)
+    assert limbo(nsqd, topic) == 0
+    async with Consumer(topic, "ch", nsqd=nsqd.tcp_address, **PROMPT) as other:
+        assert await bodies_from(other, 3) == numbers(3)
+
+
+@asynchronous
+async def test_a_batch_that_was_being_gathered_is_not_waited_for(nsqd: Nsqd, topic: str) -> None:
+    await publish(nsqd, topic, *numbers(3))
+    async with Consumer(topic, "ch", nsqd=nsqd.tcp_address, **PROMPT) as consumer:
+        gathering = asyncio.ensure_future(anext(consumer.batches(100, 3600)))
+        await eventually(lambda: consumer.stats().in_hands == 3)
+        gathering.cancel()
+        await asyncio.wait([gathering])
+        drained = await asyncio.wait_for(consumer.close(), PATIENCE)
+        assert drained.abandoned == 0
+    assert limbo(nsqd, topic) == 0
+
+
+# --- signals
+
+
+class Program:
+    """A program that consumes, in a process of its own."""
+
+    SOURCE = """
+        import asyncio, logging, signal, sys, threading, time
+        import nsqflow
+
+        logging.basicConfig(level=logging.INFO, stream=sys.stderr)
+        ADDRESS, TOPIC, OTHER = sys.argv[1:]
+        OPTIONS = dict(nsqd=ADDRESS, output_buffer_timeout=0.025)
+
+        def say(*words):
+            print(*words, flush=True)
+
+        async def slow(message):
+            say("begun", message.body.decode())
+            await asyncio.sleep(0.5)
+            say("ended", message.body.decode())
+
+        async def hang(message):
+            say("begun", message.body.decode())
+            await asyncio.sleep(3600)
+
+        def block(message):
+            say("begun", message.body.decode())
+            threading.Event().wait(3600)
+
+        def mine(*_):
+            say("mine")
+
+    """
+
+    def __init__(self, nsqd: Nsqd, topic: str, other: str, main: str) -> None:
+        source = textwrap.dedent(self.SOURCE) + textwrap.dedent(main)
+        self.process = subprocess.Popen(
+            [sys.executable, "-W", "error", "-c", source, nsqd.tcp_address, topic, other],
+            cwd=ROOT,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        self.lines: list[str] = []
+
+    def __enter__(self) -> Program:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.process.kill()
+        self.process.wait()
+        for stream in (self.process.stdout, self.process.stderr):
+            assert stream
+            stream.close()
+
+    def read(self, count: int) -> list[str]:
+        """Read so many lines of what it says."""
+        assert self.process.stdout
+        lines = [self.process.stdout.readline().strip() for _ in range(count)]
+        self.lines += lines
+        return lines
+
+    def end(self) -> tuple[list[str], str]:
+        """Wait for its end; return all that it said, and its log."""
+        out, log = self.process.communicate(timeout=PATIENCE)
+        assert self.process.returncode == 0, log
+        return self.lines + out.split("\n")[:-1], log
+
+
+RUN = """
+    async def main():
+        consumer = nsqflow.Consumer(TOPIC, "ch", **OPTIONS)
+        say(await consumer.run({handler}, {concurrency}))
+
+    asyncio.run(main())
+"""
+
+
+@pytest.mark.proves(rows=[58], wishes=[5])
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_drains_without_loss(nsqd: Nsqd, topic: str, number: signal.Signals) -> None:
+    asynchronous(publish)(nsqd, topic, *numbers(10))
+    with Program(nsqd, topic, "-", RUN.format(handler="slow", concurrency=2)) as program:
+        program.read(2)
+        program.process.send_signal(number)
+        lines, log = program.end()
+    ended = [line for line in lines if line.startswith("ended")]
+    assert len(ended) == 2
+    assert lines[-1] == "Drained(finished=2, requeued=8, abandoned=0)"
+    assert f"{number.name}, closing" in log
+    stats = channel_stats(nsqd, topic)
+    assert (stats["depth"], stats["in_flight_count"]) == (8, 0)
+
+
+@pytest.mark.parametrize("handler", ["hang", "block"])
+def test_a_second_signal_ends_it_at_once(nsqd: Nsqd, topic: str, handler: str) -> None:
+    asynchronous(publish)(nsqd, topic, *numbers(3))
+    with Program(nsqd, topic, "-", RUN.format(handler=handler, concurrency=1)) as program:
+        program.read(1)
+        program.process.send_signal(signal.SIGTERM)
+        asynchronous(eventually)(lambda: channel_stats(nsqd, topic)["depth"] == 2)
+        before = time.monotonic()
+        program.process.send_signal(signal.SIGTERM)
+        _, log = program.end()
+        assert time.monotonic() - before < 15  # without it, 30
+    assert "SIGTERM while closing, ending at once" in log
+    stats = channel_stats(nsqd, topic)
+    assert (stats["depth"], stats["in_flight_count"]) == (3, 0)
+
+
+@pytest.mark.proves(wishes=[5])
+def test_several_consumers_drain_together_on_a_signal(nsqd: Nsqd, topic: str) -> None:
+    other = f"{topic[-50:]}_other"
+    main = """
+        async def main():
+            drained = await nsqflow.run({(TOPIC, "ch"): slow, (OTHER, "ch"): slow}, **OPTIONS)
+            for (topic, channel), each in drained.items():
+                say(topic, channel, each)
+
+        asyncio.run(main())
+    """
+    for each in (topic, other):
+        asynchronous(publish)(nsqd, each, *numbers(3))
+    with Program(nsqd, topic, other, main) as program:
+        program.read(2)
+        program.process.send_signal(signal.SIGTERM)
+        lines, _ = program.end()
+    assert lines[-2:] == [
+        f"{each} ch Drained(finished=1, requeued=2, abandoned=0)" for each in (topic, other)
+    ]
+    for each in (topic, other):
+        stats = channel_stats(nsqd, each)
+        assert (stats["depth"], stats["in_flight_count"]) == (2, 0)
+
+
+def test_the_handlers_from_before_are_back_after_the_run(nsqd: Nsqd, topic: str) -> None:
+    main = """
+        async def main():
+            signal.signal(signal.SIGTERM, mine)
+            before = signal.getsignal(signal.SIGINT)
+            consumer = nsqflow.Consumer(TOPIC, "ch", **OPTIONS)
+            await consumer.run(slow)
+            say(signal.getsignal(signal.SIGTERM) is mine)
+            say(signal.getsignal(signal.SIGINT) is before)
+            signal.raise_signal(signal.SIGTERM)
+
+        asyncio.run(main())
+    """
+    asynchronous(publish)(nsqd, topic, b"0")
+    with Program(nsqd, topic, "-", main) as program:
+        program.read(1)
+        program.process.send_signal(signal.SIGTERM)
+        lines, _ = program.end()
+    assert lines == ["begun 0", "ended 0", "True", "True", "mine"]
+
+
+@asynchronous
+async def test_the_loop_s_own_handlers_are_back_too() -> None:
+    loop = asyncio.get_running_loop()
+    before = signal.getsignal(signal.SIGTERM)
+    mine: list[str] = []
+    stops: list[signal.Signals] = []
+    loop.add_signal_handler(signal.SIGTERM, mine.append, "mine")
+    try:
+        with stopping(stops.append):
+            signal.raise_signal(signal.SIGTERM)
+            await eventually(lambda: bool(stops))
+        assert mine == []
+        signal.raise_signal(signal.SIGTERM)
+        await eventually(lambda: mine == ["mine"])
+        assert stops == [signal.SIGTERM]
+    finally:
+        loop.remove_signal_handler(signal.SIGTERM)
+        signal.signal(signal.SIGTERM, before)
+
+
+@pytest.mark.parametrize("where", ["another thread", "the main thread, not wanted"])
+def test_signals_are_left_alone(nsqd: Nsqd, topic: str, where: str) -> None:
+    asynchronous(publish)(nsqd, topic, b"x")
+    before = [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)]
+    seen: list[list[Any]] = []
+
+    async def main() -> None:
+        consumer = Consumer(topic, "ch", nsqd=nsqd.tcp_address, **PROMPT)
+
+        async def look(message: Message) -> None:
+            seen.append([signal.getsignal(n) for n in (signal.SIGINT, signal.SIGTERM)])
+            message.finish()
+            await consumer.close()
+
+        await consumer.run(look, signals=where == "another thread")
+
+    if where == "another thread":
+        thread = threading.Thread(target=asyncio.run, args=[main()])
+        thread.start()
+        thread.join(PATIENCE)
+        assert seen == [before]
+    else:
+        asyncio.run(main())
+        # asyncio.run has its own SIGINT while it runs.
+        assert seen[0][1] == before[1]
+    assert [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)] == before

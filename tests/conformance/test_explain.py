@@ -1,0 +1,274 @@
+"""What a consumer says of itself: explain() in words, stats() in numbers."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from nsqflow import Consumer
+from nsqflow import protocol as nsq
+from tests.conformance.server_side import publish, rdy_counts, take, topic_of
+from tests.fixtures.loops import asynchronous, eventually
+from tests.fixtures.proxy import Proxy
+from tests.fixtures.scripted import HANG, ScriptedNsqd
+from tests.fixtures.servers import Nsqd, Nsqlookupd, start_nsqd, start_nsqlookupd
+
+
+@pytest.fixture
+def topic(request: pytest.FixtureRequest) -> str:
+    return topic_of(request)
+
+
+@pytest.fixture
+def nowhere() -> Iterator[str]:
+    """An address that refuses connections, and that nobody else takes meanwhile."""
+    with socket.socket() as sock:
+        sock.bind(("127.0.0.1", 0))
+        yield f"127.0.0.1:{sock.getsockname()[1]}"
+
+
+async def said(consumer: Consumer, pattern: str) -> str:
+    """Wait until it says so; return the line."""
+    lines: list[str] = []
+
+    def fits() -> bool:
+        lines[:] = [line for line in consumer.explain().splitlines() if re.search(pattern, line)]
+        return bool(lines)
+
+    try:
+        await eventually(fits)
+    except AssertionError:
+        raise AssertionError(f"{pattern!r} is not in:\n{consumer.explain()}") from None
+    return lines[0]
+
+
+def test_one_that_was_not_started_says_so() -> None:
+    consumer = Consumer("orders", "ch", nsqd="127.0.0.1:4150")
+    assert consumer.explain() == "<Consumer orders/ch> was not started"
+    stats = consumer.stats()
+    assert (stats.connections, stats.in_hands, stats.max_in_flight) == ((), 0, 200)
+
+
+# --- connections
+
+
+@asynchronous
+async def test_an_nsqd_that_does_not_answer_is_being_connected() -> None:
+    # Scripted: a real nsqd answers.
+    async with ScriptedNsqd() as peer:
+        peer.on(nsq.Identify, HANG)
+        async with Consumer("orders", "ch", nsqd=peer.address) as consumer:
+            await peer.received(nsq.Identify)
+            assert f"{peer.address}: connecting" in consumer.explain().splitlines()
+            [connection] = consumer.stats().connections
+            assert (connection.nsqd, connection.connected) == (peer.address, False)
+
+
+@asynchronous
+async def test_an_nsqd_that_refuses_is_told_with_the_reason_and_the_next_try(nowhere: str) -> None:
+    async with Consumer("orders", "ch", nsqd=nowhere, reconnect_delay=30) as consumer:
+        line = await said(consumer, "next try")
+        form = rf"{nowhere}: not connected: (?!{nowhere}).+; next try in (\d+\.\d) s \(failure 1\)"
+        match = re.fullmatch(form, line)
+        assert match, line
+        assert 20 < float(match[1]) <= 30
+        assert consumer.stats().connections[0].failures == 1
+
+
+@asynchronous
+async def test_a_connection_says_its_rdy_and_why_it_has_so_much(nsqd: Nsqd, topic: str) -> None:
+    first: list[str] = []
+    async with Consumer(
+        topic,
+        "ch",
+        nsqd=nsqd.tcp_address,
+        max_in_flight=10,
+        on_event=lambda _: first.append(consumer.explain()),
+    ) as consumer:
+        line = await said(consumer, "RDY 10")
+        assert "RDY 1, 0 in flight; is new: has 1 until its first message" in first[0]
+        assert line == (
+            f"{nsqd.tcp_address}: connected, RDY 10, 0 in flight; has its even share; "
+            "no message yet: is there anything in the channel?"
+        )
+        await publish(nsqd, topic, b"first")
+        await said(consumer, "1 wait to be taken")
+        [message] = await take(consumer, 1)
+        await said(consumer, rf"{topic}/ch: 1 of 10 messages in hands$")
+        assert re.search(r"last message \d\.\d s ago", consumer.explain())
+        message.finish()
+
+
+@asynchronous
+async def test_all_that_is_allowed_in_hands_is_the_reason_that_nothing_comes(
+    nsqd: Nsqd, topic: str
+) -> None:
+    await publish(nsqd, topic, b"a", b"b", b"c")
+    async with Consumer(topic, "ch", nsqd=nsqd.tcp_address, max_in_flight=2) as consumer:
+        messages = await take(consumer, 2)
+        await said(consumer, "all 2 messages that max_in_flight allows are in your hands: finish")
+        await said(consumer, "RDY 2, 2 in flight; as many as RDY allows: it waits for answers")
+        for message in messages:
+            message.finish()
+        for message in await take(consumer, 1):
+            message.finish()
+        await said(consumer, "0 of 2 messages in hands")
+
+
+@asynchronous
+async def test_messages_of_lost_connections_are_told(nsqd: Nsqd, topic: str) -> None:
+    await publish(nsqd, topic, b"a", b"b")
+    async with (
+        Proxy(nsqd.tcp_address) as proxy,
+        Consumer(
+            topic, "ch", nsqd=proxy.address, max_in_flight=2, reconnect_delay=0.05
+        ) as consumer,
+    ):
+        messages = await take(consumer, 2)
+        proxy.cut()
+        await said(consumer, "2 of the messages in hands are of lost connections")
+        await said(consumer, "RDY 0, 0 in flight; waits: messages of lost connections in hands are")
+        for message in messages:
+            message.finish()
+        await said(consumer, "RDY 2, 0 in flight")
+        assert "of lost connections" not in consumer.explain()
+
+
+# --- the consumer as a whole
+
+
+@asynchronous
+async def test_paused_is_said(nsqd: Nsqd, topic: str) -> None:
+    async with Consumer(topic, "ch", nsqd=nsqd.tcp_address) as consumer:
+        consumer.pause()
+        await said(consumer, f"{topic}/ch: paused, 0 of 200 messages in hands")
+        await said(consumer, "RDY 0, 0 in flight; is paused or backing off")
+        consumer.resume()
+        await said(consumer, f"{topic}/ch: 0 of 200 messages in hands")
+
+
+@asynchronous
+async def test_backoff_is_said_with_its_level_and_its_end(nsqd: Nsqd, topic: str) -> None:
+    await publish(nsqd, topic, b"fails")
+    texts: list[str] = []
+    async with Consumer(
+        topic,
+        "ch",
+        nsqd=nsqd.tcp_address,
+        backoff_multiplier=0.1,
+        on_event=lambda _: texts.append(consumer.explain()),
+    ) as consumer:
+        [message] = await take(consumer, 1)
+        message.requeue(30)
+        await said(consumer, r"in backoff \(level 1\), waiting for one message to test with")
+        await said(consumer, "RDY 1, 0 in flight; is the one connection that tests whether")
+        assert re.search(r"in backoff for 0\.\d s more \(level 1\), ", texts[-1])
+        assert consumer.stats().backoff_level == 1
+
+
+@asynchronous
+async def test_one_that_ended_by_an_error_says_which(nsqd: Nsqd, topic: str) -> None:
+    async with Consumer(topic, "ch", nsqd=nsqd.tcp_address, msg_timeout=100000) as consumer:
+        await said(consumer, f"{topic}/ch: ended by {nsqd.tcp_address} refused the options")
+        await said(consumer, f"{nsqd.tcp_address}: not connected: .*; not tried again")
+
+
+@asynchronous
+async def test_a_closed_one_says_so(nsqd: Nsqd, topic: str) -> None:
+    async with Consumer(topic, "ch", nsqd=nsqd.tcp_address) as consumer:
+        await said(consumer, "connected, RDY")
+    assert consumer.explain().startswith(f"{topic}/ch: closed, 0 of 200 messages in hands")
+
+
+# --- nsqlookupd
+
+
+@asynchronous
+async def test_that_no_nsqd_has_the_topic_is_said_once_nsqlookupd_said_it(
+    nsqlookupd: Nsqlookupd, topic: str
+) -> None:
+    async with Consumer(topic, "ch", lookupd=nsqlookupd.http_address) as consumer:
+        assert "no nsqd" not in consumer.explain(), "nobody has been asked yet"
+        await said(consumer, f"^no nsqd has the topic '{topic}', says nsqlookupd$")
+
+
+@asynchronous
+async def test_an_nsqlookupd_that_fails_is_told_with_its_last_error(
+    nsqlookupd: Nsqlookupd, topic: str, nowhere: str
+) -> None:
+    lookupds = [nsqlookupd.http_address, nowhere]
+    async with Consumer(topic, "ch", lookupd=lookupds, lookupd_poll_interval=0.05) as consumer:
+        await said(consumer, f"^nsqlookupd {nowhere}: failed 3 times, last: .*{nowhere}: ")
+        assert f"nsqlookupd {nsqlookupd.http_address}" not in consumer.explain()
+
+
+@asynchronous
+async def test_an_nsqd_that_is_named_but_not_reached_is_no_topic_that_nobody_has(
+    tmp_path: Path, topic: str, nowhere: str
+) -> None:
+    port = nowhere.rsplit(":", 1)[1]
+    with (
+        start_nsqlookupd() as lookupd,
+        start_nsqd(tmp_path, lookupd=[lookupd], options=[f"-broadcast-tcp-port={port}"]) as nsqd,
+    ):
+        await publish(nsqd, topic, b"out of reach")
+        lookupd.await_log(rf"REGISTER category:topic key:{topic} ")
+        async with Consumer(
+            topic, "ch", lookupd=lookupd.http_address, lookupd_poll_interval=3600
+        ) as consumer:
+            line = await said(consumer, "not connected")
+            assert re.fullmatch(
+                f"{nowhere}: not connected: .*; tried again when nsqlookupd names it again "
+                r"\(failure 1\)",
+                line,
+            ), line
+            assert "no nsqd has the topic" not in consumer.explain()
+
+
+# --- numbers
+
+
+@asynchronous
+async def test_stats_count_what_came_and_what_became_of_it(nsqd: Nsqd, topic: str) -> None:
+    await publish(nsqd, topic, *(b"%d" % i for i in range(5)))
+    async with Consumer(
+        topic, "ch", nsqd=nsqd.tcp_address, max_in_flight=5, max_backoff_duration=0
+    ) as consumer:
+        messages = await take(consumer, 4)
+        await eventually(lambda: consumer.stats().waiting == 1)
+        stats = consumer.stats()
+        assert (stats.in_hands, stats.max_in_flight, stats.paused) == (4, 5, False)
+        messages[0].finish()
+        messages[1].finish()
+        messages[2].requeue(60)
+        async with messages[3]:
+            raise RuntimeError("no database")
+        await eventually(lambda: consumer.stats().in_hands == 0)
+        counts = consumer.stats().counts
+        assert (counts.received, counts.finished, counts.requeued, counts.failed) == (5, 2, 2, 1)
+        assert (counts.late, counts.refused, counts.orphaned, counts.gave_up) == (0, 0, 0, 0)
+        [connection] = consumer.stats().connections
+        assert (connection.nsqd, connection.connected) == (nsqd.tcp_address, True)
+        assert (connection.received, connection.finished, connection.in_flight) == (5, 2, 1)
+        await eventually(lambda: rdy_counts([nsqd], topic) == [connection.rdy])
+        # What was given out stays as it was.
+        assert stats.counts.finished == 0
+
+
+@asynchronous
+async def test_stats_go_on_while_the_consumer_drains(nsqd: Nsqd, topic: str) -> None:
+    await publish(nsqd, topic, b"held")
+    async with Consumer(topic, "ch", nsqd=nsqd.tcp_address) as consumer:
+        [message] = await take(consumer, 1)
+        closing = asyncio.create_task(consumer.close())
+        await said(consumer, "closed, 1 of 200 messages in hands")
+        assert consumer.stats().connections[0].connected
+        message.finish()
+        drained = await closing
+        assert (drained.finished, drained.requeued, drained.abandoned) == (1, 0, 0)
+        assert consumer.stats().in_hands == 0

@@ -1,0 +1,543 @@
+"""A consumer when the network or nsqd fails: nothing is lost, nothing is held for ever."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from random import Random
+from typing import Final, TypedDict
+
+import pytest
+
+from nsqflow import Consumer, Message, News
+from nsqflow import protocol as nsq
+from nsqflow.errors import NsqError
+from tests.conformance.server_side import (
+    bodies_from,
+    channel_stats,
+    kinds,
+    publish,
+    rdy_counts,
+    take,
+    topic_of,
+)
+from tests.fixtures.loops import CLOSE, HANG, asynchronous, eventually
+from tests.fixtures.proxy import Proxy
+from tests.fixtures.scripted import Connection, ScriptedNsqd
+from tests.fixtures.servers import PATIENCE, Nsqd, Server, start_nsqd
+
+
+class Delays(TypedDict):
+    reconnect_delay: float
+    max_reconnect_delay: float
+
+
+FAST: Final[Delays] = {"reconnect_delay": 0.05, "max_reconnect_delay": 0.1}
+TIMELY = ("cut", "random")
+
+
+@pytest.fixture(scope="module")
+def timely_nsqd(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Nsqd]:
+    """An nsqd that looks after the channel "ch" of these topics from its first moment on.
+
+    On a new channel it would notice only after five seconds that messages have timed out.
+    """
+    folder = tmp_path_factory.mktemp("timely-nsqd")
+    with start_nsqd(folder) as server:
+        for topic in TIMELY:
+            assert server.ask(f"/topic/create?topic={topic}", "POST")[0] == 200
+            assert server.ask(f"/channel/create?topic={topic}&channel=ch", "POST")[0] == 200
+    with start_nsqd(folder) as server:
+        yield server
+
+
+@pytest.fixture
+def topic(request: pytest.FixtureRequest) -> str:
+    return topic_of(request)
+
+
+def same_ports(server: Server) -> list[str]:
+    return [f"-tcp-address={server.tcp_address}", f"-http-address={server.http_address}"]
+
+
+def connected(consumer: Consumer) -> int:
+    return sum(connection.connected for connection in consumer.stats().connections)
+
+
+# --- connections lost with messages in hands
+
+
+@pytest.mark.proves(wishes=[14])
+@asynchronous
+async def test_messages_in_hands_of_a_lost_connection_count_until_they_are_answered(
+    timely_nsqd: Nsqd, caplog: pytest.LogCaptureFixture
+) -> None:
+    news: list[News] = []
+    async with (
+        Proxy(timely_nsqd.tcp_address) as proxy,
+        Consumer(
+            "cut",
+            "ch",
+            nsqd=proxy.address,
+            max_in_flight=3,
+            msg_timeout=1,
+            reconnect_delay=0.05,
+            on_event=news.append,
+        ) as consumer,
+    ):
+        await publish(timely_nsqd, "cut", b"a", b"b", b"c")
+        held = await take(consumer, 2)
+        await eventually(lambda: consumer.stats().waiting == 1)
+        proxy.cut()
+        await eventually(lambda: kinds(news).count("connected") == 2)
+        stats = consumer.stats()
+        assert (stats.in_hands, stats.waiting) == (2, 0), "what nobody had is dropped"
+        # Only one more may come, whatever nsqd has.
+        await eventually(lambda: rdy_counts([timely_nsqd], "cut") == [1])
+        [third] = await take(consumer, 1)
+        assert (third.attempts, consumer.stats().in_hands) == (2, 3)
+        for message in held:
+            message.finish()
+        await eventually(lambda: consumer.stats().counts.orphaned == 2)
+        assert f"2 messages of {proxy.address} answered after it was lost" in caplog.text
+        third.finish()
+        again = await take(consumer, 2)
+        assert sorted([third.body, *(m.body for m in again)]) == [b"a", b"b", b"c"]
+        assert {message.attempts for message in again} == {2}
+        for message in again:
+            message.finish()
+        await eventually(lambda: rdy_counts([timely_nsqd], "cut") == [3])
+        await eventually(lambda: consumer.stats().counts.finished == 3)
+
+
+@pytest.mark.proves(wishes=[13])
+@asynchronous
+async def test_rdy_comes_back_after_lost_messages_had_used_up_all_that_is_allowed(
+    nsqd: Nsqd, topic: str
+) -> None:
+    async with (
+        Proxy(nsqd.tcp_address) as proxy,
+        Consumer(
+            topic, "ch", nsqd=proxy.address, max_in_flight=2, reconnect_delay=0.05
+        ) as consumer,
+    ):
+        await publish(nsqd, topic, b"a", b"b")
+        held = await take(consumer, 2)
+        proxy.reset()
+        await eventually(lambda: proxy.connections == 2 and connected(consumer) == 1)
+        await publish(nsqd, topic, b"c")
+        assert rdy_counts([nsqd], topic) == [0]
+        assert consumer.stats().waiting == 0
+        for message in held:
+            message.requeue(0, backoff=False)
+        assert await bodies_from(consumer, 1) == [b"c"]
+        await eventually(lambda: rdy_counts([nsqd], topic) == [2])
+
+
+@asynchronous
+async def test_an_answer_to_a_lost_connection_is_a_result_for_backoff_all_the_same(
+    nsqd: Nsqd, topic: str
+) -> None:
+    async with (
+        Proxy(nsqd.tcp_address) as proxy,
+        Consumer(topic, "ch", nsqd=proxy.address, **FAST) as consumer,
+    ):
+        await publish(nsqd, topic, b"a")
+        [message] = await take(consumer, 1)
+        proxy.cut()
+        await eventually(lambda: proxy.connections == 2)
+        message.requeue()
+        await eventually(lambda: consumer.stats().backoff_level == 1)
+
+
+FRESH = nsq.Message(timestamp=0, attempts=1, id=b"f" * 16, body=b"fresh")
+WORN = [
+    nsq.Message(timestamp=0, attempts=9, id=b"%016d" % number, body=b"%d" % number)
+    for number in range(3)
+]
+
+
+@pytest.mark.parametrize("end", ["lost", "closed"])
+@asynchronous
+async def test_messages_that_wait_to_be_given_up_are_dropped_or_given_back(end: str) -> None:
+    # Scripted: no need to wait for a message to wear out.
+    given_up: list[bytes] = []
+    async with (
+        ScriptedNsqd() as peer,
+        Consumer(
+            "orders",
+            "ch",
+            nsqd=peer.address,
+            max_in_flight=1,
+            on_giving_up=lambda message, _: given_up.append(message.body),
+            **FAST,
+        ) as consumer,
+    ):
+        await peer.received(nsq.Rdy)
+        peer.connections[0].send_messages([FRESH])
+        [message] = await take(consumer, 1)
+        peer.connections[0].send_messages(WORN)  # they wait for room in our hands
+        await eventually(lambda: consumer.stats().counts.received == 4)
+        if end == "lost":
+            peer.connections[0].reset()
+            await peer.received(nsq.Sub)
+            await peer.received(nsq.Sub)
+            message.finish()
+            await peer.received(lambda command: command == nsq.Rdy(1))
+        else:
+            closing = asyncio.create_task(consumer.close())
+            await peer.received(nsq.Cls)
+            message.finish()
+            async with asyncio.timeout(PATIENCE):
+                assert (await closing).requeued == 3
+        assert consumer.stats().in_hands == 0
+        assert given_up == []
+
+
+# --- nsqd ends and comes back
+
+
+@asynchronous
+async def test_a_restart_of_nsqd_loses_nothing(tmp_path: Path, topic: str) -> None:
+    seen: Counter[bytes] = Counter()
+    all_of_them = {b"%d" % i for i in range(300)}
+
+    async def handle(message: Message) -> None:
+        await asyncio.sleep(0.001)
+        seen[message.body] += 1
+
+    nsqd = start_nsqd(tmp_path)
+    async with Consumer(topic, "ch", nsqd=nsqd.tcp_address, max_in_flight=20, **FAST) as consumer:
+        running = asyncio.create_task(consumer.run(handle, concurrency=5, signals=False))
+        with nsqd:
+            await publish(nsqd, topic, *all_of_them)
+            await eventually(lambda: len(seen) > 20)
+            await asyncio.to_thread(nsqd.stop)
+        with start_nsqd(tmp_path, options=same_ports(nsqd)) as again:
+            await eventually(lambda: len(seen) == 300)
+            await publish(again, topic, b"after the restart")
+            await eventually(lambda: b"after the restart" in seen)
+            await consumer.close()
+            await running
+            assert channel_stats(again, topic)["depth"] == 0
+    assert set(seen) == all_of_them | {b"after the restart"}
+
+
+@asynchronous
+async def test_a_crash_of_nsqd_is_survived(tmp_path: Path, topic: str) -> None:
+    news: list[News] = []
+    nsqd = start_nsqd(tmp_path)
+    async with Consumer(
+        topic, "ch", nsqd=nsqd.tcp_address, max_in_flight=5, on_event=news.append, **FAST
+    ) as consumer:
+        with nsqd:
+            await publish(nsqd, topic, *(b"%d" % i for i in range(5)))
+            held = await take(consumer, 3)
+            nsqd.kill()
+        await eventually(lambda: "connect_failed" in kinds(news))
+        assert consumer.stats().waiting == 0
+        for message in held:
+            message.finish()
+        with start_nsqd(tmp_path, options=same_ports(nsqd)) as again:
+            # What nsqd had in memory only is gone with it.
+            await publish(again, topic, b"new")
+            while await bodies_from(consumer, 1) != [b"new"]:
+                pass
+            await eventually(lambda: rdy_counts([again], topic) == [5])
+            assert consumer.stats().counts.orphaned == 3
+
+
+@pytest.mark.proves(wishes=[10, 13])
+@asynchronous
+async def test_an_nsqd_that_throws_us_out_again_and_again_is_tried_ever_more_slowly() -> None:
+    # Scripted: SUB is taken, and the connection closed; no real one does so all the time.
+    def welcome_and_close(connection: Connection, _: nsq.Sub) -> None:
+        connection.send_response()
+        connection.close()
+
+    async with ScriptedNsqd() as peer:
+        peer.on(nsq.Sub, [welcome_and_close] * 4)
+        async with Consumer(
+            "orders", "ch", nsqd=peer.address, max_in_flight=7, reconnect_delay=0.1
+        ) as consumer:
+            times = []
+            for _ in range(5):
+                await peer.received(nsq.Sub)
+                times.append(asyncio.get_running_loop().time())
+            # 0.1, 0.2, 0.4, 0.8 s, each a quarter shorter at most; four times 0.1 would be 0.4.
+            assert times[4] - times[0] > 0.75 * 1.5 - 0.1
+            await peer.received(lambda command: command == nsq.Rdy(7))
+            assert connected(consumer) == 1, "and nothing is left of those before"
+
+
+@asynchronous
+async def test_many_consumers_of_one_nsqd_all_come_back(nsqd: Nsqd, topic: str) -> None:
+    async with Proxy(nsqd.tcp_address) as proxy:
+        consumers = [
+            Consumer(topic, f"ch{i}", nsqd=proxy.address, max_in_flight=3, **FAST)
+            for i in range(20)
+        ]
+        for consumer in consumers:
+            await consumer.__aenter__()
+        made = 20
+        for deed in (proxy.cut, proxy.reset, proxy.cut):
+            await _all_connected(consumers, proxy, made)
+            made = proxy.connections + 20
+            deed()
+        await _all_connected(consumers, proxy, made)
+        await publish(nsqd, topic, b"to all")
+        for consumer in consumers:
+            assert await bodies_from(consumer, 1) == [b"to all"]
+        await asyncio.gather(*(consumer.close() for consumer in consumers))
+
+
+async def _all_connected(consumers: list[Consumer], proxy: Proxy, made: int) -> None:
+    await eventually(lambda: proxy.connections >= made)
+    await eventually(lambda: all(map(connected, consumers)))
+
+
+# --- slowness and silence
+
+
+@asynchronous
+async def test_a_slow_consumer_keeps_its_connection_and_takes_no_more_than_it_may(
+    nsqd: Nsqd, topic: str
+) -> None:
+    await publish(nsqd, topic, *(b"%04d" % i * 1000 for i in range(500)))
+    async with (
+        Proxy(nsqd.tcp_address) as proxy,
+        Consumer(
+            topic, "ch", nsqd=proxy.address, max_in_flight=4, heartbeat_interval=1
+        ) as consumer,
+    ):
+        held = await take(consumer, 4)
+        # nsqd gives up on who is silent for two of its heartbeats.
+        sent = proxy.to_server
+        nops = 4 * len(nsq.Nop().encode())
+        await eventually(lambda: proxy.to_server >= sent + nops)
+        stats = consumer.stats()
+        assert (stats.in_hands, stats.waiting, stats.counts.received) == (4, 0, 4)
+        assert (proxy.connections, connected(consumer)) == (1, 1)
+        for message in held:
+            message.finish()
+        await bodies_from(consumer, 496)
+
+
+@asynchronous
+async def test_a_connection_that_hangs_is_replaced(nsqd: Nsqd, topic: str) -> None:
+    news: list[News] = []
+    async with (
+        Proxy(nsqd.tcp_address) as proxy,
+        Consumer(
+            topic,
+            "ch",
+            nsqd=proxy.address,
+            heartbeat_interval=1,
+            dial_timeout=0.5,
+            on_event=news.append,
+            **FAST,
+        ) as consumer,
+    ):
+        await eventually(lambda: connected(consumer) == 1)
+        proxy.hang()
+        await eventually(lambda: "disconnected" in kinds(news))
+        assert "silent for" in next(each.text for each in news if each.kind == "disconnected")
+        await eventually(lambda: "connect_failed" in kinds(news))
+        proxy.cut()
+        proxy.resume()
+        await publish(nsqd, topic, b"again")
+        assert await bodies_from(consumer, 1) == [b"again"]
+
+
+# --- nsqd that break the protocol
+
+
+@asynchronous
+async def test_messages_that_nobody_asked_for_end_the_connection_and_no_more() -> None:
+    # Scripted: nsqd sends nothing before the first RDY.
+    early = nsq.Message(timestamp=0, attempts=1, id=b"e" * 16, body=b"early")
+
+    def push(connection: Connection, _: nsq.Sub) -> None:
+        connection.transport.pause_reading()
+        connection.session.send_response(b"OK")
+        connection.send_messages([early])  # in one piece with the OK
+
+    news: list[News] = []
+    async with ScriptedNsqd() as peer:
+        peer.on(nsq.Sub, [push])
+        async with Consumer(
+            "orders", "ch", nsqd=peer.address, max_in_flight=3, on_event=news.append, **FAST
+        ) as consumer:
+            await peer.received(nsq.Sub)
+            await peer.received(nsq.Sub)
+            await peer.received(lambda command: command == nsq.Rdy(3))
+            errors = {str(each.error) for each in news if each.error is not None}
+            assert errors == {"messages before the first RDY"}
+            assert consumer.stats().counts.received == 0
+
+
+@asynchronous
+async def test_more_than_rdy_allows_waits_and_is_not_handed_out() -> None:
+    # Scripted: nsqd keeps to RDY.
+    messages = [
+        nsq.Message(timestamp=0, attempts=1, id=b"%016d" % number, body=b"x")
+        for number in range(10)
+    ]
+    async with (
+        ScriptedNsqd() as peer,
+        Consumer("orders", "ch", nsqd=peer.address, max_in_flight=2) as consumer,
+    ):
+        await peer.received(nsq.Rdy)
+        peer.connections[0].send_messages(messages)
+        held = await take(consumer, 2)
+        third = asyncio.create_task(anext(consumer))
+        await asyncio.wait([third], timeout=0.05)
+        assert not third.done()
+        assert consumer.stats().waiting == 8
+        held[0].finish()
+        for message in (held[1], await third):
+            message.finish()
+        for _ in range(7):
+            [message] = await take(consumer, 1)
+            message.finish()
+
+
+@asynchronous
+async def test_one_nsqd_that_refuses_for_good_ends_the_consumer_and_stops_the_others(
+    nsqd: Nsqd, topic: str
+) -> None:
+    # Scripted: of two real ones, both would refuse.
+    async with ScriptedNsqd() as strict:
+        refusal = b"E_UNAUTHORIZED AUTH failed for SUB"
+        strict.on(nsq.Sub, lambda connection, _: connection.send_error(refusal))
+        servers = [nsqd.tcp_address, strict.address]
+        async with Consumer(topic, "ch", nsqd=servers, max_in_flight=4) as consumer:
+            with pytest.raises(NsqError, match="E_UNAUTHORIZED"):
+                async with asyncio.timeout(PATIENCE):
+                    await anext(consumer)
+            await eventually(lambda: connected(consumer) == 1)
+            await eventually(lambda: rdy_counts([nsqd], topic) == [0])
+            await publish(nsqd, topic, b"not for us")
+            await eventually(lambda: channel_stats(nsqd, topic)["depth"] == 1)
+            assert channel_stats(nsqd, topic)["requeue_count"] == 0
+
+
+# --- closing in the midst of it
+
+
+@pytest.mark.parametrize("moment", ["dialling", "waiting", "hanging", "throwing out"])
+@asynchronous
+async def test_closing_leaves_nothing_behind_whatever_the_connection_does(moment: str) -> None:
+    # That no task is left is seen to by @asynchronous.
+    async with ScriptedNsqd() as peer:
+        news: list[News] = []
+        consumer = Consumer("orders", "ch", nsqd=peer.address, on_event=news.append)
+        if moment == "dialling":
+            peer.on(nsq.Identify, HANG)
+        elif moment == "waiting":
+            await peer.stop()
+        elif moment == "hanging":
+            peer.on(nsq.Cls, HANG)
+        else:
+            peer.on(nsq.Cls, CLOSE)
+        async with consumer, asyncio.timeout(PATIENCE):
+            if moment == "dialling":
+                await peer.received(nsq.Identify)
+            elif moment == "waiting":
+                await eventually(lambda: kinds(news) == ["connect_failed"])
+            else:
+                await peer.received(nsq.Rdy)
+            drained = await consumer.close()
+    assert (drained.finished, drained.requeued, drained.abandoned) == (0, 0, 0)
+
+
+@asynchronous
+async def test_orphans_do_not_keep_a_consumer_from_closing(nsqd: Nsqd, topic: str) -> None:
+    await publish(nsqd, topic, b"a")
+    async with Proxy(nsqd.tcp_address) as proxy:
+        consumer = Consumer(topic, "ch", nsqd=proxy.address)
+        [message] = await take(consumer, 1)
+        proxy.refuse()
+        proxy.cut()
+        await eventually(lambda: connected(consumer) == 0)
+        drained = await consumer.close(drain_timeout=0.1)
+        assert (drained.finished, drained.requeued, drained.abandoned) == (0, 0, 0)
+        message.finish()  # no harm: it is late
+        await eventually(lambda: consumer.stats().counts.orphaned == 1)
+
+
+# --- all of it at once
+
+
+@pytest.mark.proves(wishes=[9, 10, 13, 14])
+@asynchronous
+async def test_under_random_faults_every_message_is_seen_and_never_too_many_at_once(
+    timely_nsqd: Nsqd,
+) -> None:
+    random = Random()
+    seed = random.randrange(10**9)
+    random.seed(seed)
+    seen: Counter[bytes] = Counter()
+    published: list[bytes] = []
+    held = most = 0
+
+    async def handle(message: Message) -> None:
+        nonlocal held, most
+        held += 1
+        most = max(most, held, consumer.stats().in_hands)
+        await asyncio.sleep(random.random() * 0.02)
+        held -= 1
+        seen[message.body] += 1
+
+    async with Proxy(timely_nsqd.tcp_address) as proxy:
+        consumer = Consumer(
+            "random",
+            "ch",
+            nsqd=proxy.address,
+            max_in_flight=10,
+            max_attempts=0,
+            msg_timeout=1,
+            heartbeat_interval=1,
+            dial_timeout=0.5,
+            **FAST,
+        )
+        async with consumer:
+            running = asyncio.create_task(consumer.run(handle, concurrency=30, signals=False))
+            clock = asyncio.get_running_loop().time
+            end = clock() + 8
+            while clock() < end:
+                bodies = [b"%d" % (len(published) + i) for i in range(random.randint(1, 40))]
+                await publish(timely_nsqd, "random", *bodies)
+                published += bodies
+                await _harm(proxy, random)
+            await eventually(lambda: len(seen) == len(published), what=f"seed {seed}")
+            assert most <= 10, f"seed {seed}"
+            await consumer.close()
+            await running
+    assert set(seen) == set(published), f"seed {seed}"
+    assert proxy.connections > 5, f"seed {seed}"
+
+
+async def _harm(proxy: Proxy, random: Random) -> None:
+    """Do one of the things that networks do."""
+    match random.randrange(6):
+        case 0:
+            proxy.cut()
+        case 1:
+            proxy.reset()
+        case 2:
+            proxy.limit(random.randint(1, 2000))
+        case 3:
+            proxy.chop = random.choice([None, 1, 7, 100])
+        case 4:
+            proxy.hang()
+            await asyncio.sleep(random.random() * 0.5)
+            proxy.resume()
+        case 5:
+            proxy.refuse()
+            proxy.cut()
+            await asyncio.sleep(random.random() * 0.3)
+            proxy.accept()
+    await asyncio.sleep(random.random() * 0.3)

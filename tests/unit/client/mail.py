@@ -1,0 +1,71 @@
+"""Messages that no server sent, and the desk where their answers end up."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, cast
+
+from nsqflow.client.message import ABANDONED, Delivery, Message
+
+if TYPE_CHECKING:
+    from nsqflow.client.inbox import Inbox
+    from nsqflow.client.subscription import Subscription
+
+DEADLINE = 1_000.0
+
+
+class Desk:
+    """A subscription as messages see it: it writes down their answers."""
+
+    topic = "orders"
+    channel = "billing"
+    address = "10.0.0.1:4150"
+    msg_timeout = 60.0
+    lost = False
+    _flush_comes = True
+
+    def __init__(self) -> None:
+        self.answers: list[Message] = []
+        self._answers = self.answers
+        self.touches: list[Message] = []
+        self.failures: list[tuple[Message, BaseException]] = []
+
+    def message(
+        self, body: bytes = b"x", *, attempts: int = 1, id: bytes = b"0123456789abcdef"
+    ) -> Message:
+        subscription = cast("Subscription", self)
+        header = b"\0\0\0\0\0\0\0\1" + attempts.to_bytes(2, "big") + id
+        return Message(Delivery(subscription, DEADLINE), header, body)
+
+    def messages(self, count: int) -> list[Message]:
+        return [self.message(b"%d" % number) for number in range(count)]
+
+    # What messages call
+
+    def answered(self, message: Message) -> None:
+        self.answers.append(message)
+
+    def touched(self, message: Message) -> float:
+        self.touches.append(message)
+        return DEADLINE + 5
+
+    def failed(self, message: Message, error: BaseException, *, others: int = 0) -> bool:
+        self.failures.append((message, error))
+        if not message.answered:
+            message.requeue(0, backoff=False)
+        return isinstance(error, Exception)
+
+    # What tests do
+
+    def abandon(self, message: Message) -> None:
+        message._answer = ABANDONED
+
+    def settle(self, inbox: Inbox) -> None:
+        """Settle all answers, as when they are written."""
+        count = len(self.answers)
+        self.answers.clear()
+        if count:
+            inbox.released(count)
+
+
+def bodies(messages: list[Message]) -> list[bytes]:
+    return [message.body for message in messages]

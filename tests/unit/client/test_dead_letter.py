@@ -1,0 +1,225 @@
+"""Dead letters: stored before the message is finished, or the message comes again."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from nsqflow.client.config import ConsumerConfig
+from nsqflow.client.dead_letter import DeadLetters
+from nsqflow.client.message import Message
+from nsqflow.errors import ConfigError
+from tests.fixtures.loops import asynchronous
+from tests.unit.client.mail import Desk
+
+
+def letters(**options: Any) -> DeadLetters:
+    return DeadLetters(ConsumerConfig.of("Consumer", "127.0.0.1:4150", (), options))
+
+
+def command_of(message: Message) -> str | None:
+    return message._answer and message._answer.command
+
+
+def read(path: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+class Callback:
+    """Writes down what it is called with, and in which state the message was then."""
+
+    def __init__(self, error: Exception | None = None) -> None:
+        self.calls: list[tuple[Message, BaseException | None]] = []
+        self.answered: list[bool] = []
+        self.error = error
+
+    def plain(self, message: Message, error: BaseException | None) -> None:
+        self.calls.append((message, error))
+        self.answered.append(message.answered)
+        if self.error is not None:
+            raise self.error
+
+    async def later(self, message: Message, error: BaseException | None) -> None:
+        await asyncio.sleep(0)
+        self.plain(message, error)
+
+
+# --- where they go
+
+
+@pytest.mark.parametrize("kind", ["str", "Path"])
+def test_a_letter_is_a_line_in_a_file(tmp_path: Path, kind: str) -> None:
+    path = tmp_path / "letters.jsonl"
+
+    @asynchronous
+    async def give_up() -> None:
+        desk, dead = Desk(), letters(dead_letter=str(path) if kind == "str" else path)
+        first = desk.message("grüße".encode(), attempts=6)
+        second = desk.message(b"\xff\x00", attempts=7, id=b"\xff" * 16)
+        dead.remember(first, ValueError("wrong"))
+        for message in (first, second):
+            await dead.give_up(message)
+            assert command_of(message) == "FIN"
+        await dead.close()
+
+    give_up()
+    common = {"topic": "orders", "channel": "billing", "nsqd": "10.0.0.1:4150", "timestamp": 1}
+    assert read(path) == [
+        {
+            **common,
+            "id": "0123456789abcdef",
+            "attempts": 6,
+            "error": "ValueError: wrong",
+            "body": "grüße",
+        },
+        {**common, "id": "\xff" * 16, "attempts": 7, "error": None, "body_hex": "ff00"},
+    ]
+
+
+@asynchronous
+async def test_letters_that_are_written_at_once_do_not_mix(tmp_path: Path) -> None:
+    dead, path = letters(dead_letter=tmp_path / "letters"), tmp_path / "letters"
+    bodies = [b"%d" % number * 5000 for number in range(10)]
+    messages = [Desk().message(body, attempts=6) for body in bodies]
+    await asyncio.gather(*map(dead.give_up, messages))
+    assert sorted(line["body"].encode() for line in read(path)) == sorted(bodies)
+    # (to_thread keeps its threads for the next time, until the loop ends.)
+
+
+@pytest.mark.parametrize("kind", ["plain", "later"])
+def test_a_letter_is_a_call(kind: str) -> None:
+    @asynchronous
+    async def give_up() -> None:
+        callback, error = Callback(), ValueError("wrong")
+        dead = letters(dead_letter=getattr(callback, kind))
+        message = Desk().message(attempts=5)
+        dead.remember(message, error)
+        await dead.give_up(message)
+        assert callback.calls == [(message, error)]
+        assert (callback.answered, command_of(message)) == ([False], "FIN")
+
+    give_up()
+
+
+@pytest.mark.parametrize("name", ["", "no topic", "a" * 65, "$"])
+def test_what_is_neither_topic_nor_path_is_refused(name: str) -> None:
+    with pytest.raises(ConfigError, match=r"dead_letter .*; allowed is a topic, a path"):
+        letters(dead_letter=name)
+
+
+# --- what fails
+
+
+@pytest.mark.parametrize("kind", ["plain", "later"])
+@pytest.mark.parametrize("option", ["dead_letter", "on_giving_up"])
+def test_a_letter_that_is_not_taken_brings_the_message_back(
+    option: str, kind: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    @asynchronous
+    async def give_up() -> None:
+        callback = Callback(OSError("no room"))
+        dead = letters(**{option: getattr(callback, kind)})
+        message = Desk().message(b"secret", attempts=6)
+        await dead.give_up(message)
+        assert message._answer is not None
+        assert (message._answer.command, message._answer.counts) == ("REQ", False)
+
+    give_up()
+    assert "could not give up <Message" in caplog.text
+    assert "no room" in caplog.text
+    assert "secret" not in caplog.text
+
+
+@asynchronous
+async def test_a_file_that_can_not_be_written_brings_the_message_back(tmp_path: Path) -> None:
+    dead = letters(dead_letter=tmp_path / "missing" / "letters")
+    message = Desk().message(attempts=6)
+    await dead.give_up(message)
+    assert command_of(message) == "REQ"
+
+
+@asynchronous
+async def test_where_the_letter_is_not_stored_nobody_is_told_of_giving_up() -> None:
+    told = Callback()
+    dead = letters(dead_letter=Callback(OSError()).plain, on_giving_up=told.plain)
+    await dead.give_up(Desk().message(attempts=6))
+    assert told.calls == []
+
+
+# --- who is told
+
+
+@pytest.mark.parametrize("kind", ["plain", "later"])
+def test_on_giving_up_is_told_the_last_error(kind: str) -> None:
+    @asynchronous
+    async def give_up() -> None:
+        callback = Callback()
+        dead = letters(on_giving_up=getattr(callback, kind))
+        message = Desk().message(attempts=5)
+        for error in (ValueError("first"), last := KeyError("last")):
+            dead.remember(message, error)
+        again = Desk().message(attempts=6)
+        await dead.give_up(again)
+        assert callback.calls == [(again, last)]
+        assert command_of(again) == "FIN"
+
+    give_up()
+
+
+@asynchronous
+async def test_an_answer_by_the_callback_stands() -> None:
+    dead = letters(on_giving_up=lambda message, error: message.requeue(7))
+    message = Desk().message(attempts=6)
+    await dead.give_up(message)
+    assert message._answer is not None
+    assert message._answer.delay == 7
+
+
+@asynchronous
+async def test_without_a_callback_there_is_a_warning(caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.WARNING):
+        await letters().give_up(Desk().message(b"secret", attempts=6))
+    [record] = caplog.records
+    assert record.levelno == logging.WARNING
+    assert "giving up <Message b'0123456789abcdef'" in record.getMessage()
+    assert "secret" not in caplog.text
+
+
+# --- what is remembered
+
+
+def test_only_the_error_of_the_last_attempt_is_kept() -> None:
+    dead = letters(max_attempts=3)
+    for attempts in (1, 2):
+        dead.remember(Desk().message(attempts=attempts), ValueError())
+    assert not dead._errors
+    dead.remember(Desk().message(attempts=3), ValueError())
+    assert len(dead._errors) == 1
+    unlimited = letters(max_attempts=0)
+    unlimited.remember(Desk().message(attempts=65535), ValueError())
+    assert not unlimited._errors
+
+
+def test_no_more_errors_are_kept_than_can_be_afforded() -> None:
+    dead = letters()
+    for number in range(3000):
+        dead.remember(Desk().message(attempts=5, id=b"%016d" % number), ValueError())
+    assert len(dead._errors) == 1024
+    assert next(reversed(dead._errors)) == (Desk.address, b"%016d" % 2999)
+
+
+@asynchronous
+async def test_ids_of_different_nsqd_are_different_messages() -> None:
+    callback = Callback()
+    dead = letters(on_giving_up=callback.plain)
+    here, there = Desk(), Desk()
+    there.address = "10.0.0.2:4150"
+    dead.remember(here.message(attempts=5), error := ValueError("here"))
+    await dead.give_up(there.message(attempts=6))
+    await dead.give_up(here.message(attempts=6))
+    assert [told for _, told in callback.calls] == [None, error]

@@ -1,0 +1,290 @@
+"""The inbox: in which order it wakes, and what it never hands out."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable
+from typing import TypeVar
+
+import pytest
+
+from nsqflow.client.inbox import Inbox
+from nsqflow.client.message import Message
+from nsqflow.errors import NetworkError
+from tests.fixtures.loops import asynchronous
+from tests.unit.client.mail import Desk, bodies
+
+T = TypeVar("T")
+
+
+def nothing() -> None:
+    """What an inbox calls to have answers written, where there are none."""
+
+
+async def turn() -> None:
+    """Let all who were woken run."""
+    for _ in range(3):
+        await asyncio.sleep(0)
+
+
+async def waiting(
+    call: Callable[[], Awaitable[T]], log: list[T] | None = None
+) -> asyncio.Task[None]:
+    """Start somebody who waits, and let them get as far as that."""
+
+    async def wait() -> None:
+        result = await call()
+        if log is not None:
+            log.append(result)
+
+    task = asyncio.create_task(wait())
+    await turn()
+    return task
+
+
+async def end(*tasks: asyncio.Task[None]) -> None:
+    for task in tasks:
+        task.cancel()
+    await asyncio.wait(tasks)
+
+
+@asynchronous
+async def test_messages_come_out_in_the_order_they_came_in() -> None:
+    inbox = Inbox(10, nothing)
+    inbox.put(Desk().messages(3))
+    assert bodies([await inbox.next() for _ in range(3)]) == [b"0", b"1", b"2"]
+    assert inbox.in_hands == 3
+
+
+@asynchronous
+async def test_who_waited_first_is_served_first() -> None:
+    inbox = Inbox(10, nothing)
+    served: list[str] = []
+
+    async def serve(name: str) -> None:
+        await inbox.next()
+        served.append(name)
+
+    tasks = [asyncio.create_task(serve(name)) for name in "abc"]
+    await turn()
+    for message in Desk().messages(3):
+        inbox.put([message])
+        await turn()
+    await asyncio.gather(*tasks)
+    assert served == ["a", "b", "c"]
+
+
+@asynchronous
+async def test_who_can_not_be_served_yet_keeps_the_place_in_the_queue() -> None:
+    desk, inbox = Desk(), Inbox(1, nothing)
+    inbox.put(desk.messages(1))
+    inbox.take_many(1)
+    served: list[str] = []
+
+    async def serve(name: str) -> None:
+        await inbox.next()
+        served.append(name)
+
+    tasks = [asyncio.create_task(serve(name)) for name in "abc"]
+    await turn()
+    inbox.put(desk.messages(3))  # all that is allowed is in hands: nobody gets one
+    await turn()
+    assert served == []
+    for _ in tasks:
+        inbox.released(1)
+        await turn()
+    await asyncio.gather(*tasks)
+    assert served == ["a", "b", "c"]
+
+
+@asynchronous
+async def test_a_wake_up_is_passed_on_by_who_was_cancelled_in_the_same_moment() -> None:
+    inbox = Inbox(10, nothing)
+    first = await waiting(inbox.next)
+    served: list[Message] = []
+    second = await waiting(inbox.next, served)
+    inbox.put(Desk().messages(1))  # wakes the first
+    first.cancel()
+    await asyncio.wait([first])
+    await asyncio.wait_for(second, 5)
+    assert (first.cancelled(), len(served), inbox.in_hands) == (True, 1, 1)
+
+
+@asynchronous
+async def test_who_was_cancelled_while_waiting_takes_no_wake_up_from_others() -> None:
+    inbox = Inbox(10, nothing)
+    first = await waiting(inbox.next)
+    served: list[Message] = []
+    second = await waiting(inbox.next, served)
+    await end(first)
+    inbox.put(Desk().messages(1))
+    await asyncio.wait_for(second, 5)
+    assert len(served) == 1
+
+
+@asynchronous
+async def test_no_more_than_max_in_flight_is_handed_out_whatever_arrives() -> None:
+    inbox = Inbox(2, nothing)
+    inbox.put(Desk().messages(5))
+    assert bodies([await inbox.next(), await inbox.next()]) == [b"0", b"1"]
+    task = await waiting(inbox.next)
+    assert (task.done(), inbox.ready(), inbox.take_many(5)) == (False, False, [])
+    inbox.released(1)
+    await asyncio.wait_for(task, 5)
+    assert (inbox.in_hands, len(inbox.messages)) == (2, 2)
+
+
+@asynchronous
+async def test_take_many_takes_what_there_is_and_what_is_allowed() -> None:
+    inbox = Inbox(4, nothing)
+    inbox.put(Desk().messages(3))
+    assert len(inbox.take_many(2)) == 2
+    assert len(inbox.take_many(2)) == 1
+    inbox.put(Desk().messages(3))
+    assert len(inbox.take_many(9)) == 1
+    assert inbox.in_hands == 4
+
+
+@asynchronous
+async def test_answers_of_the_same_turn_make_room() -> None:
+    desk = Desk()
+    inbox = Inbox(1, lambda: desk.settle(inbox))
+    inbox.put(desk.messages(3))
+    for _ in range(3):
+        (await asyncio.wait_for(inbox.next(), 5)).finish()
+
+
+@asynchronous
+async def test_a_raised_limit_serves_who_waits_for_room() -> None:
+    inbox = Inbox(1, nothing)
+    inbox.put(Desk().messages(3))
+    inbox.take_many(1)
+    tasks = [await waiting(inbox.next) for _ in range(2)]
+    holder = await waiting(inbox.hold)
+    inbox.max_in_flight = 4
+    await asyncio.wait_for(asyncio.gather(*tasks, holder), 5)
+    assert (inbox.in_hands, inbox.max_in_flight) == (4, 4)
+
+
+@asynchronous
+async def test_a_lowered_limit_hands_out_nothing_until_enough_came_back() -> None:
+    inbox = Inbox(3, nothing)
+    inbox.put(Desk().messages(4))
+    inbox.take_many(3)
+    inbox.max_in_flight = 1
+    task = await waiting(inbox.next)
+    inbox.released(2)
+    await turn()
+    assert not task.done()
+    inbox.released(1)
+    await asyncio.wait_for(task, 5)
+
+
+@asynchronous
+async def test_closing_ends_every_wait_and_returns_what_nobody_was_given() -> None:
+    inbox = Inbox(1, nothing)
+    inbox.put(Desk().messages(3))
+    inbox.take_many(1)
+    waits: list[bool] = []
+    tasks = [await waiting(inbox.wait, waits) for _ in range(2)]
+    assert bodies(inbox.close()) == [b"1", b"2"]
+    await asyncio.wait_for(asyncio.gather(*tasks), 5)
+    assert waits == [False, False]
+    with pytest.raises(StopAsyncIteration):
+        await inbox.next()
+    assert inbox.close() == []
+
+
+@asynchronous
+async def test_an_error_reaches_all_who_wait_and_all_who_come_later() -> None:
+    inbox = Inbox(1, nothing)
+    tasks = [await waiting(inbox.next) for _ in range(2)]
+    inbox.close(NetworkError("all is lost"))
+    inbox.close()
+    results = await asyncio.gather(*tasks, return_exceptions=True)
+    assert [str(result) for result in results] == ["all is lost"] * 2
+    with pytest.raises(NetworkError, match="all is lost"):
+        await inbox.next()
+    with pytest.raises(NetworkError, match="all is lost"):
+        await inbox.wait()
+
+
+@asynchronous
+async def test_idle_waits_until_nothing_is_in_hands() -> None:
+    inbox = Inbox(5, nothing)
+    inbox.put(Desk().messages(2))
+    inbox.take_many(2)
+    task = await waiting(inbox.idle)
+    inbox.released(1)
+    await turn()
+    assert not task.done()
+    inbox.released(1)
+    await asyncio.wait_for(task, 5)
+
+
+@asynchronous
+async def test_who_is_in_a_hurry_waits_for_nothing_in_hands() -> None:
+    inbox = Inbox(5, nothing)
+    inbox.put(Desk().messages(1))
+    inbox.take_many(1)
+    task = await waiting(inbox.idle)
+    inbox.hurry()
+    with pytest.raises(TimeoutError):
+        await task
+    with pytest.raises(TimeoutError):
+        await inbox.idle()
+    inbox.released(1)
+    await inbox.idle()
+
+
+@asynchronous
+async def test_hold_counts_like_a_message_and_waits_for_room() -> None:
+    inbox = Inbox(1, nothing)
+    await inbox.hold()
+    assert inbox.in_hands == 1
+    task = await waiting(inbox.hold)
+    assert not task.done()
+    inbox.released(1)
+    await asyncio.wait_for(task, 5)
+    assert inbox.in_hands == 1
+
+
+@asynchronous
+async def test_discarded_messages_are_handed_to_nobody() -> None:
+    inbox = Inbox(5, nothing)
+    inbox.put(Desk().messages(4))
+    inbox.discard(lambda message: message.body in (b"0", b"2"))
+    assert bodies(inbox.take_many(5)) == [b"1", b"3"]
+
+
+async def turns_during(work: Callable[[], None], inbox: Inbox, count: int) -> int:
+    """Count the turns that the loop has while somebody takes messages and never waits."""
+    turns = 0
+
+    async def count_turns() -> None:
+        nonlocal turns
+        while True:
+            turns += 1
+            await asyncio.sleep(0)
+
+    task = asyncio.create_task(count_turns())
+    for _ in range(count):
+        await inbox.next()
+        work()
+    await end(task)
+    return turns
+
+
+@asynchronous
+async def test_the_loop_has_its_turns_while_somebody_takes_many_messages() -> None:
+    inbox = Inbox(10_000, nothing)
+    inbox.put(Desk().messages(10_000))
+    assert await turns_during(nothing, inbox, 10_000) >= 9
+
+
+@asynchronous
+async def test_the_loop_has_its_turns_while_somebody_is_slow_over_a_few_messages() -> None:
+    inbox = Inbox(10, nothing)
+    inbox.put(Desk().messages(10))
+    assert await turns_during(lambda: time.sleep(0.02), inbox, 10) >= 9
