@@ -1,0 +1,196 @@
+"""The benchmarks judge rightly, and their workers for our client still run."""
+
+import json
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
+
+import pytest
+
+import nsqflow
+from benchmarks.bench_clients import GOALS, TABLES, Entry, passed, selected
+from benchmarks.clients.worker import BODY, CHANNEL, Stopwatch
+from benchmarks.rounds import (
+    ContenderFailed,
+    Goal,
+    Report,
+    Sample,
+    as_json,
+    attainable,
+    compare,
+    judge,
+    rotated,
+    show,
+)
+from benchmarks.runs import MAX_COUNT, ClientRuns, Figures, next_count, read_figures
+from benchmarks.topics import Topic
+from tests.fixtures.servers import Nsqd, start_nsqd
+
+
+def samples(**rates: list[float]) -> dict[str, list[Sample]]:
+    return {name: [Sample(rate, 1.0) for rate in taken] for name, taken in rates.items()}
+
+
+def test_a_ratio_is_taken_within_a_round_against_the_best_there() -> None:
+    taken = samples(ours=[8, 30, 10], slow=[1, 10, 2], quick=[2, 5, 1])
+    ratio = compare(Goal("ours", ("slow", "quick"), at_least=4), taken)
+    assert (ratio.median, ratio.low, ratio.high) == (4, 3, 5)
+    assert ratio.reached
+    assert ratio.spread == pytest.approx(5 / 3)
+
+
+def test_of_latencies_the_smallest_is_the_best() -> None:
+    taken = {
+        name: [Sample(1000, 1.0, p50=0.01, p99=p99)]
+        for name, p99 in {"ours": 0.03, "slow": 0.06, "quick": 0.02}.items()
+    }
+    goal = Goal("ours", ("slow", "quick"), at_most=1.4, of="p99")
+    ratio = compare(goal, taken)
+    assert ratio.median == pytest.approx(1.5)
+    assert not ratio.reached
+
+
+def test_each_round_starts_with_the_next_contender() -> None:
+    orders = ["".join(rotated(["a", "b", "c"], number)) for number in range(4)]
+    assert orders == ["abc", "bca", "cab", "abc"]
+
+
+def test_a_goal_goes_on_with_the_peers_that_ran() -> None:
+    goals = [Goal("ours", ("a", "b"), at_least=2), Goal("ours", ("b",)), Goal("b", ("a",))]
+    assert list(attainable(goals, samples(ours=[1], a=[1]))) == [Goal("ours", ("a",), at_least=2)]
+
+
+def sampler(rates: Iterator[float]) -> Callable[[], Sample]:
+    return lambda: Sample(next(rates), 1.0)
+
+
+def test_the_warm_up_does_not_count() -> None:
+    report = judge("test", {"a": sampler(iter([99, 1, 2]))}, [], rounds=2)
+    assert [sample.rate for sample in report.samples["a"]] == [1, 2]
+
+
+def test_all_is_measured_once_more_if_the_rounds_disagree(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    samplers = {"a": sampler(iter([0, 1, 2, 0, 3, 3])), "b": sampler(iter([1.0] * 6))}
+    report = judge("test", samplers, [Goal("a", ("b",), at_least=2)], rounds=2)
+    assert [(ratio.low, ratio.high) for ratio in report.ratios] == [(3, 3)]
+    assert "once more" in capsys.readouterr().err
+
+
+def test_who_fails_is_left_out_and_shown_with_the_reason(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    def fail() -> Sample:
+        raise ContenderFailed("no legs")
+
+    report = judge(
+        "test", {"a": sampler(iter([1.0] * 3)), "b": fail}, [Goal("a", ("b",))], rounds=2
+    )
+    show(report)
+    assert (list(report.samples), report.failures, report.ratios) == (["a"], {"b": "no legs"}, [])
+    assert "failed: no legs" in capsys.readouterr().out
+    assert json.loads(json.dumps(as_json(report)))["failures"] == {"b": "no legs"}
+
+
+@pytest.mark.parametrize(
+    ("failures", "verdict"),
+    [
+        ({}, True),
+        ({"gnsq (gevent)": "hangs"}, True),
+        ({"go-nsq (Go)": "hangs"}, False),
+        ({"nsqflow (uvloop)": "hangs"}, False),
+    ],
+)
+def test_only_a_python_peer_may_fail(failures: Mapping[str, str], verdict: bool) -> None:
+    assert passed(Report("test", {}, dict(failures), [])) is verdict
+
+
+def test_every_goal_is_about_rows_that_there_are() -> None:
+    for table, goals in GOALS.items():
+        names = {entry.name for entry in TABLES[table]}
+        assert len(names) == len(TABLES[table])
+        assert {name for goal in goals for name in (goal.contender, *goal.peers)} <= names
+
+
+def test_the_clients_can_be_chosen() -> None:
+    assert [entry.name for entry in selected("publish", ["go-nsq", "ansq"])] == [
+        "go-nsq (Go)",
+        "ansq (asyncio)",
+    ]
+    assert selected("publish", []) == TABLES["publish"]
+
+
+def test_figures_are_the_last_line_whatever_a_client_printed_before() -> None:
+    figures = read_figures('closing\n{"messages": 200, "seconds": 2, "cpu_seconds": 0.001}\n')
+    assert figures == Figures(200, 2, 0.001)
+    assert figures.sample() == Sample(rate=100, cpu=5)
+
+
+@pytest.mark.parametrize("output", ["", "done\n", "{}", "[1]", '{"seconds": 1}'])
+def test_a_worker_without_figures_has_failed(output: str) -> None:
+    with pytest.raises(ContenderFailed, match="no figures"):
+        read_figures(output)
+
+
+def test_a_count_grows_until_it_takes_long_enough_but_fits_into_nsqd() -> None:
+    assert next_count(4000, took=1.0, wanted=2.0) == 10_000
+    assert next_count(4000, took=0.0001, wanted=2.0) == 160_000
+    assert next_count(1_000_000, took=0.5, wanted=2.0) == MAX_COUNT
+
+
+def test_percentiles_are_those_of_all_latencies() -> None:
+    stopwatch = Stopwatch()
+    stopwatch.add_latencies([number / 1000 for number in range(1000, 0, -1)])
+    assert stopwatch.figures == {"p50": 0.501, "p99": 0.991}
+
+
+@pytest.fixture(scope="module")
+def bench_nsqd(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Nsqd]:
+    with start_nsqd(tmp_path_factory.mktemp("bench-nsqd")) as server:
+        yield server
+
+
+def runs_of(program: str, scenario: str, nsqd: Nsqd) -> ClientRuns:
+    command = [sys.executable, "-c", program]
+    return ClientRuns(command, scenario, 0.1, lambda: Topic(nsqd.tcp_address, nsqd.http_address))
+
+
+FIGURES = 'print(\'{"messages": 1, "seconds": 1, "cpu_seconds": 1}\')'
+
+
+@pytest.mark.parametrize(
+    ("program", "scenario", "reason"),
+    [
+        ("raise SystemExit('no nsqd')", "publish", "exit code 1: no nsqd"),
+        (FIGURES, "publish", "published 0 messages and not 1000"),
+        (FIGURES, "consume-batch", "left 1000 of 1000 messages unfinished"),
+    ],
+)
+def test_nsqd_must_agree_with_what_a_worker_claims(
+    program: str, scenario: str, reason: str, bench_nsqd: Nsqd
+) -> None:
+    with pytest.raises(ContenderFailed, match=reason):
+        runs_of(program, scenario, bench_nsqd).run_once(1000)
+
+
+def test_a_topic_is_filled_and_gone_afterwards(bench_nsqd: Nsqd) -> None:
+    with Topic(bench_nsqd.tcp_address, bench_nsqd.http_address) as topic:
+        topic.fill(20_001, BODY)
+        assert topic.unfinished() == 20_001
+        assert CHANNEL in bench_nsqd.ask("/stats")[1].decode()
+    assert json.loads(bench_nsqd.ask("/stats?format=json")[1])["topics"] == []
+
+
+@pytest.mark.skipif("Producer" not in nsqflow.__all__, reason="nsqflow has no client yet")
+@pytest.mark.parametrize(
+    "entry",
+    [entry for table in TABLES for entry in selected(table, ["nsqflow"])],
+    ids=lambda entry: f"{entry.scenario}-{entry.runs_on}",
+)
+def test_each_of_our_workers_runs(entry: Entry, bench_nsqd: Nsqd) -> None:
+    new_topic = partial(Topic, bench_nsqd.tcp_address, bench_nsqd.http_address)
+    figures = ClientRuns(entry.command, entry.scenario, 0.1, new_topic).run_once(1000)
+    assert figures.messages == 1000
+    assert figures.seconds > 0
+    assert (figures.p99 is not None) == (entry.scenario == "latency")
