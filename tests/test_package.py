@@ -15,12 +15,12 @@ ROOT = Path(__file__).resolve().parents[1]
 
 # Importing nsqflow must not cost what only a part of it needs.
 HEAVY = {
-    *("cramjam", "httpcore", "mmh3", "pyarrow", "pyspark", "rich", "ssl"),
+    *("cramjam", "h11", "mmh3", "pyarrow", "pyspark", "rich", "ssl"),
     *("typer", "uvicorn", "uvloop"),
 }
 
 # What must work after a plain `pip install nsqflow`.
-WITHOUT_EXTRA = ["errors.py", "protocol/*.py"]
+WITHOUT_EXTRA = ["errors.py", "protocol/*.py", "client/*.py", "admin/*.py"]
 
 
 def run(*command: str | Path, cwd: Path | None = None) -> str:

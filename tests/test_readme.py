@@ -1,21 +1,26 @@
 """What the README shows, done."""
 
+import os
 import re
+import subprocess
+import sys
 from pathlib import Path
 
-from tests.fixtures.servers import Nsqd
+from tests.fixtures.servers import start_nsqd
 
 ROOT = Path(__file__).resolve().parents[1]
 README = (ROOT / "README.md").read_text()
 
 
-def test_the_example_publishes_a_message(nsqd: Nsqd) -> None:
+def test_the_example_publishes_and_consumes(tmp_path: Path) -> None:
     (example,) = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
-    host, port = nsqd.tcp_address.split(":")
-    assert example.count('"127.0.0.1", 4150') == 1
-    exec(example.replace('"127.0.0.1", 4150', f'"{host}", {port}'), {})
-    _, stats = nsqd.ask("/stats?format=json&topic=orders")
-    assert b'"topic_name":"orders","channels":[],"depth":1' in stats
+    with start_nsqd(tmp_path) as nsqd:
+        program = example.replace("127.0.0.1:4150", nsqd.tcp_address)
+        assert program != example
+        command = [sys.executable, "-W", "error", "-c", program]
+        done = subprocess.run(command, env=os.environ, capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "charging b'order 1'" in done.stdout
 
 
 def test_every_path_it_names_is_there() -> None:
