@@ -20,7 +20,7 @@ HEAVY = {
 }
 
 # What must work after a plain `pip install nsqflow`.
-WITHOUT_EXTRA = ["errors.py", "protocol/*.py", "client/*.py", "admin/*.py"]
+WITHOUT_EXTRA = ["errors.py", "protocol/*.py", "client/*.py", "admin/*.py", "blocking/*.py"]
 
 
 def run(*command: str | Path, cwd: Path | None = None) -> str:

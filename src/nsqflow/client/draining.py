@@ -47,8 +47,8 @@ async def _await_hands(intake: Intake, timeout: float) -> int:
             await intake.inbox.idle()
     except TimeoutError:
         logger.warning(
-            "%s/%s: %d messages still in hands after %g s; they are requeued",
-            intake.topic, intake.channel, intake.inbox.in_hands, timeout,
+            "%s/%s: %d messages still in hands and no time left; they are requeued",
+            intake.topic, intake.channel, intake.inbox.in_hands,
         )  # fmt: skip
         return sum(s.abandon() for s in list(intake.subscriptions.values()))
     return 0
