@@ -34,7 +34,6 @@ class Answer(NamedTuple):
 
 
 FIN = Answer("FIN")
-REQ_NOW = Answer("REQ", 0.0, counts=False)
 REQ_LATER = Answer("REQ", None)
 REQ_LATER_QUIETLY = Answer("REQ", None, counts=False)
 ABANDONED = Answer("REQ", 0.0, counts=False)  # by close(), over the head of who holds it
