@@ -82,7 +82,8 @@ async def test_connections_lost_a_thousand_times_leave_nothing_behind(nsqd: Nsqd
             await lose(1000)
             assert growth(before, census(), allowed=100) == {}
             assert len(asyncio.all_tasks()) <= tasks + 10
-        assert proxy.connections == 2200
+        # After the last cut each may have dialled once more before it was closed.
+        assert 2200 <= proxy.connections <= 2202
 
 
 @pytest.mark.proves(wishes=[31])
