@@ -7,7 +7,6 @@ from functools import partial
 
 import pytest
 
-import nsqflow
 from benchmarks.bench_clients import GOALS, TABLES, Entry, passed, selected
 from benchmarks.clients.worker import BODY, CHANNEL, Stopwatch
 from benchmarks.rounds import (
@@ -182,7 +181,6 @@ def test_a_topic_is_filled_and_gone_afterwards(bench_nsqd: Nsqd) -> None:
     assert json.loads(bench_nsqd.ask("/stats?format=json")[1])["topics"] == []
 
 
-@pytest.mark.skipif("Producer" not in nsqflow.__all__, reason="nsqflow has no client yet")
 @pytest.mark.parametrize(
     "entry",
     [entry for table in TABLES for entry in selected(table, ["nsqflow"])],

@@ -178,10 +178,6 @@ class Connection(asyncio.Protocol):
         else:
             self.flush()
 
-    def eof_received(self) -> bool:
-        """Let the transport close."""
-        return False
-
     def connection_lost(self, exc: Exception | None) -> None:
         """Tell the owner that it is over."""
         self._silence.cancel()

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from functools import partial
 from random import Random
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from nsqflow.client.config import ConsumerConfig
 from nsqflow.client.endpoint import Dial, Endpoint
@@ -89,8 +89,8 @@ class Sources:
             if self.poller is not None and endpoint.was_connected:
                 self.poller.hurry()
 
-    def _keep(self, work: object, name: str) -> None:
-        task: asyncio.Task[None] = asyncio.create_task(work, name=name)  # type: ignore[arg-type]
+    def _keep(self, work: Coroutine[Any, Any, None], name: str) -> None:
+        task = asyncio.create_task(work, name=name)
         self._tasks.add(task)
         task.add_done_callback(self._ended)
 
