@@ -20,7 +20,10 @@ HEAVY = {
 }
 
 # What must work after a plain `pip install nsqflow`.
-WITHOUT_EXTRA = ["errors.py", "protocol/*.py", "client/*.py", "admin/*.py", "blocking/*.py"]
+WITHOUT_EXTRA = [
+    *("errors.py", "protocol/*.py", "http/*.py", "client/*.py", "broker/**/*.py"),
+    *("admin/*.py", "blocking/*.py"),
+]
 
 
 def run(*command: str | Path, cwd: Path | None = None) -> str:

@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from nsqflow.client.http import HttpClient, NoAnswer, parse_http_address
 from nsqflow.client.poller import LookupPoller, list_nodes, lookup_topic
 from nsqflow.errors import ConfigError, DiscoveryError, NetworkError, NsqError, RequestTimeout
+from nsqflow.http.client import HttpClient, NoAnswer, parse_http_address
 from nsqflow.protocol import ACCEPT_V1, LookupAnswer
 from tests.conformance.web import CLOSE, HANG, RESET, WebServer, answer, server_context
 from tests.fixtures.certificates import Certificates

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import re
 import signal
 import subprocess
 import sys
@@ -581,7 +582,8 @@ def test_a_signal_drains_without_loss(nsqd: Nsqd, topic: str, number: signal.Sig
         lines, log = program.end()
     ended = [line for line in lines if line.startswith("ended")]
     assert len(ended) == 2
-    assert lines[-1] == "Drained(finished=2, requeued=8, abandoned=0)"
+    # What is given back depends on whether it had come; that nothing is lost shows below.
+    assert re.fullmatch(r"Drained\(finished=2, requeued=[0-8], abandoned=0\)", lines[-1])
     assert f"{number.name}, closing" in log
     stats = channel_stats(nsqd, topic)
     assert (stats["depth"], stats["in_flight_count"]) == (8, 0)
@@ -620,9 +622,9 @@ def test_several_consumers_drain_together_on_a_signal(nsqd: Nsqd, topic: str) ->
         program.read(2)
         program.process.send_signal(signal.SIGTERM)
         lines, _ = program.end()
-    assert lines[-2:] == [
-        f"{each} ch Drained(finished=1, requeued=2, abandoned=0)" for each in (topic, other)
-    ]
+    # What is given back depends on whether it had come: the first of each has, the rest may not.
+    for each, line in zip((topic, other), lines[-2:], strict=True):
+        assert re.fullmatch(rf"{each} ch Drained\(finished=1, requeued=[0-2], abandoned=0\)", line)
     for each in (topic, other):
         stats = channel_stats(nsqd, each)
         assert (stats["depth"], stats["in_flight_count"]) == (2, 0)

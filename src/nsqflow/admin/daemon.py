@@ -7,8 +7,8 @@ import ssl
 from collections.abc import Mapping
 from typing import Any, Self
 
-from nsqflow.client.http import NOTHING, HttpClient, parse_http_address
 from nsqflow.errors import NsqError
+from nsqflow.http.client import NOTHING, HttpClient, parse_http_address
 from nsqflow.protocol.names import check_channel, check_topic
 
 _MAX_MESSAGE = 200  # characters of a server's message that are worth showing

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from nsqflow.admin.daemon import Daemon, channel_query, topic_query
-from nsqflow.client.http import NOTHING
 from nsqflow.client.poller import list_nodes, lookup_topic
 from nsqflow.errors import ConfigError
+from nsqflow.http.client import NOTHING
 from nsqflow.protocol.lookup import LookupAnswer, Node
 
 

@@ -10,8 +10,8 @@ from typing import Any
 
 from nsqflow.admin.daemon import Daemon, channel_query, topic_query
 from nsqflow.admin.stats import NsqdStats, parse_stats
-from nsqflow.client.http import NoAnswer
 from nsqflow.errors import ConfigError, LocalProtocolError, PublishUncertain
+from nsqflow.http.client import NoAnswer
 from nsqflow.protocol.names import check_channel, check_topic
 from nsqflow.protocol.publish import Mpub
 

@@ -160,7 +160,7 @@ class ClientConfig:
 
     def _check_lookupd(self) -> None:
         if self.lookupd:
-            from nsqflow.client.http import parse_http_address  # direct connections do without
+            from nsqflow.http.client import parse_http_address  # direct connections do without
 
             for address in self.lookupd:
                 parse_http_address(address)

@@ -9,8 +9,8 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import TypeAlias
 
 from nsqflow.client.discovery import SICK_AFTER, Discovery, Health
-from nsqflow.client.http import NOTHING, HttpAddress, HttpClient, parse_http_address
 from nsqflow.errors import DiscoveryError, NsqError
+from nsqflow.http.client import NOTHING, HttpAddress, HttpClient, parse_http_address
 from nsqflow.protocol.lookup import LookupAnswer, parse_lookup
 from nsqflow.protocol.names import check_topic
 

@@ -77,7 +77,7 @@ class LookupRoutes:
     lasting = False
 
     def __init__(self, config: ClientConfig, news: Newsroom, changed: Callable[[], None]) -> None:
-        from nsqflow.client.http import HttpClient
+        from nsqflow.http.client import HttpClient
 
         self._config = config
         self._news = news

@@ -15,8 +15,8 @@ from nsqflow.errors import NsqError
 from nsqflow.protocol import LookupAnswer
 
 if TYPE_CHECKING:  # loads the HTTP client, which direct connections do without
-    from nsqflow.client.http import HttpClient
     from nsqflow.client.poller import LookupPoller
+    from nsqflow.http.client import HttpClient
 
 
 class Sources:
@@ -100,8 +100,8 @@ class Sources:
             self._fatal(error)
 
     def _make_poller(self) -> tuple[HttpClient, LookupPoller]:
-        from nsqflow.client.http import HttpClient
         from nsqflow.client.poller import LookupPoller, lookup_topic
+        from nsqflow.http.client import HttpClient
 
         config = self._config
         http = HttpClient(

@@ -11,9 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nsqflow.client.discovery import Discovery, Round, merge, rounds_between
-from nsqflow.client.http import HttpAddress, HttpClient
 from nsqflow.client.poller import LookupPoller
 from nsqflow.errors import ConfigError, DiscoveryError, NsqError
+from nsqflow.http.client import HttpAddress, HttpClient
 from nsqflow.protocol import LookupAnswer, Node, TopicMeta
 from tests.fixtures.loops import asynchronous
 from tests.fixtures.servers import PATIENCE

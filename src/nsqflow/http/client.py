@@ -21,8 +21,8 @@ from urllib.parse import quote, unquote, urlencode
 
 import h11
 
-from nsqflow.client.http_network import AnswerTooLarge, Exchange
 from nsqflow.errors import ConfigError, NetworkError, RequestTimeout
+from nsqflow.http.exchange import AnswerTooLarge, Exchange
 from nsqflow.protocol.lookup import ACCEPT_V1, join_address
 
 MAX_ANSWER = 64 * 1024 * 1024

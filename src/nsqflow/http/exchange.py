@@ -16,7 +16,7 @@ _READ_SIZE = 64 * 1024
 
 
 class AnswerTooLarge(Exception):
-    """The answer goes beyond what was allowed; never leaves ``nsqflow.client.http``."""
+    """The answer goes beyond what was allowed; never leaves ``nsqflow.http.client``."""
 
 
 class Exchange:
