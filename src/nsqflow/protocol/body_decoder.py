@@ -34,6 +34,12 @@ class SingleBody:
         data = buffer.read(size, skip=4)
         return None if data is None else self.build(data)
 
+    def cut(self, left: int) -> RemoteProtocolError:
+        """Return what to say if all that came of it are so many bytes."""
+        what = "message body" if self.of_message else "body"
+        code = "E_BAD_MESSAGE" if self.of_message else "E_BAD_BODY"
+        return _unread(f"{self.name} failed to read {what}", left, code)
+
     def _check(self, size: int, most: int) -> None:
         code = "E_BAD_MESSAGE" if self.of_message else "E_BAD_BODY"
         if size <= 0:
@@ -74,6 +80,14 @@ class BatchBody:
             raise RemoteProtocolError(text, "E_BAD_BODY")
         return self.build(self.items)
 
+    def cut(self, left: int) -> RemoteProtocolError:
+        """Return what to say if all that came of the rest are so many bytes."""
+        if self.left < 0:
+            what = "body size" if left < 4 else "message count"
+            return RemoteProtocolError(f"{self.name} failed to read {what}", "E_BAD_BODY")
+        which = f"message({len(self.items)})" if left < 4 else "message"
+        return _unread(f"{self.name} failed to read {which} body", left, "E_BAD_MESSAGE")
+
     def _begin(self, buffer: ReceiveBuffer, most: int) -> bool:
         size = buffer.peek_int32()
         if size is None:
@@ -100,3 +114,8 @@ class BatchBody:
             raise RemoteProtocolError(text, "E_BAD_MESSAGE")
         if 4 + size > self.left:
             raise RemoteProtocolError(f"{self.name} messages exceed the body's size", "E_BAD_BODY")
+
+
+def _unread(text: str, left: int, code: str) -> RemoteProtocolError:
+    # Without its first four bytes it is the size that could not be read.
+    return RemoteProtocolError(f"{text} size" if left < 4 else text, code)

@@ -7,6 +7,7 @@ refused when its size is read, not when all of it has arrived.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 
 from nsqflow.errors import RemoteProtocolError
@@ -20,6 +21,11 @@ from nsqflow.protocol.messages import ID_SIZE
 from nsqflow.protocol.names import is_valid_name
 
 _ANSWERS = (b"FIN ", b"REQ ", b"TOUCH ")
+
+# FIN after FIN. A classic id has no space and no end of a line in it, a redesigned one any byte.
+_FIN_SIZE = len(b"FIN ") + ID_SIZE + 1
+_CLASSIC_FINS = re.compile(rb"(?:FIN [^ \n]{15}[^ \r\n]\n)+")
+_REDESIGNED_FINS = re.compile(rb"(?:FIN [\s\S]{16}\n)+")
 
 _GO_ESCAPES = {code: f"\\x{code:02x}" for code in (*range(32), *range(127, 256))}
 _GO_ESCAPES |= {7: r"\a", 8: r"\b", 9: r"\t", 10: r"\n", 11: r"\v", 12: r"\f", 13: r"\r"}
@@ -77,6 +83,27 @@ class CommandDecoder:
                 command = self._body.read(self.buffer, self._limits)
                 self._body = self._body if command is None else None
         return command
+
+    def next_fins(self) -> commands.Fins | None:
+        """Return the FIN that come next and are complete, all of them, if any do."""
+        buffer = self.buffer
+        if self._body is not None or not buffer.ready():
+            return None
+        row = (_REDESIGNED_FINS if self._redesigned else _CLASSIC_FINS).match(
+            buffer.data, buffer.pos
+        )
+        if row is None:
+            return None
+        self._admit("FIN")
+        data, start, buffer.pos = buffer.data, buffer.pos + 4, row.end()
+        return commands.Fins(
+            tuple([data[at : at + ID_SIZE] for at in range(start, buffer.pos, _FIN_SIZE)])
+        )
+
+    def check_end(self) -> None:
+        """Raise what nsqd says to a client that hangs up in the middle of a body."""
+        if self._body is not None:
+            raise self._body.cut(len(self.buffer))
 
     # The line.
 

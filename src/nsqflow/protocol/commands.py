@@ -166,6 +166,18 @@ class Fin(Command):
 
 
 @dataclass(frozen=True, slots=True)
+class Fins(Command):
+    """Several messages are done with: a row of FIN, as a server may read it in one go."""
+
+    name = "FIN"
+    ids: tuple[bytes, ...]
+
+    def encode(self) -> bytes:
+        """Return the bytes."""
+        return encode_fins(self.ids)
+
+
+@dataclass(frozen=True, slots=True)
 class Req(Command):
     """A message shall come again, no earlier than after a delay."""
 

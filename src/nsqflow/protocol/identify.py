@@ -61,7 +61,9 @@ class IdentifyRequest:
     def decode(body: bytes, dialect: Dialect = Dialect.CLASSIC) -> IdentifyRequest:
         """Read what a client sent; names that the server does not know are passed over."""
         try:
-            values = decode_object(body, "IDENTIFY")
+            # Go takes null for an object without keys, and does not mind capitals in keys.
+            values = {} if body.strip() == b"null" else decode_object(body, "IDENTIFY")
+            values = {key.lower(): value for key, value in values.items()}
             if dialect is Dialect.CLASSIC:
                 values = {k: v for k, v in values.items() if k not in _REDESIGNED_FIELDS}
             known = read_fields(IdentifyRequest, values, "IDENTIFY")

@@ -164,7 +164,13 @@ class LookupSession(Session[PeerCommand]):
 
     def _end(self, error: RemoteProtocolError | ServerError) -> None:
         if error.code:
-            self.send_response(str(error).encode("utf-8", "replace"))
+            text = f"{error.code} {error.text}" if error.text else error.code
+            self.send_response(text.encode("utf-8", "replace"))
+
+    def _check_end(self) -> None:
+        if self._in_identify:
+            what = "body size" if len(self._buffer) < 4 else "body"
+            raise RemoteProtocolError(f"IDENTIFY failed to read {what}", "E_BAD_BODY")
 
     def _next(self) -> PeerCommand | None:
         self._greeted = self._greeted or self._read_magic(MAGIC_V1)

@@ -30,7 +30,14 @@ from nsqflow.protocol.events import StartTls
 from nsqflow.protocol.frames import CLOSE_WAIT, HEARTBEAT, OK, FrameType, encode_frame
 from nsqflow.protocol.identify import IdentifyReply, IdentifyRequest
 from nsqflow.protocol.limits import Limits
-from nsqflow.protocol.messages import PLAIN, Message, Receipt, encode_messages
+from nsqflow.protocol.messages import (
+    PLAIN,
+    Deliverable,
+    Message,
+    Receipt,
+    encode_messages,
+    encode_plain_messages,
+)
 from nsqflow.protocol.session import Session
 
 
@@ -68,6 +75,7 @@ class ServerSession(Session[Command | StartTls]):
         dialect: Dialect = Dialect.CLASSIC,
         limits: Limits | None = None,
         tls_required: bool = False,
+        gather_fins: bool = False,
     ) -> None:
         self._commands = CommandDecoder(dialect, limits, self._admit)
         super().__init__(self._commands.buffer)
@@ -77,6 +85,7 @@ class ServerSession(Session[Command | StartTls]):
         self._reply = IdentifyReply()
         self._layout = PLAIN
         self._tls_needed = tls_required
+        self._gather_fins = gather_fins  # a row of FIN comes as one event
 
     # Public methods
 
@@ -142,11 +151,20 @@ class ServerSession(Session[Command | StartTls]):
 
     def send_messages(self, messages: Iterable[Message]) -> None:
         """Queue messages, laid out as the client's subscription has them."""
-        if self.state not in (ServerState.SUBSCRIBED, ServerState.CLOSING):
-            raise LocalProtocolError(f"messages for a client in state {self.state.value}")
+        self._check_subscribed()
         self._out.append(encode_messages(messages, self._layout))
 
+    def send_plain_messages(self, messages: Iterable[Deliverable]) -> int:
+        """Queue messages of the classic dialect, of any class; returns how many bytes they are."""
+        self._check_subscribed()
+        self._out.append(data := encode_plain_messages(messages))
+        return len(data)
+
     # Private methods
+
+    def _check_subscribed(self) -> None:
+        if self.state not in (ServerState.SUBSCRIBED, ServerState.CLOSING):
+            raise LocalProtocolError(f"messages for a client in state {self.state.value}")
 
     @property
     def _identifying(self) -> bool:
@@ -158,9 +176,17 @@ class ServerSession(Session[Command | StartTls]):
             if not self._read_magic(MAGIC_V2):
                 return
             self.state = ServerState.INIT
-        while self._reading and (command := self._commands.next()) is not None:
-            self._advance(command)
-            events.append(command)
+        while self._reading:
+            if self._gather_fins and (fins := self._commands.next_fins()) is not None:
+                events.append(fins)
+            elif (command := self._commands.next()) is not None:
+                self._advance(command)
+                events.append(command)
+            else:
+                return
+
+    def _check_end(self) -> None:
+        self._commands.check_end()
 
     def _admit(self, name: str) -> bool:
         """Refuse, or for RDY after CLS pass over, what the state does not allow."""

@@ -47,6 +47,7 @@ class Session(Generic[E]):
         # read before it is dealt with as if it had not come yet.
         self._last: RemoteProtocolError | ServerError | None = None
         self._stopped = False
+        self._eof = False  # no more bytes will come
 
     # Public methods
 
@@ -56,6 +57,10 @@ class Session(Generic[E]):
             raise LocalProtocolError("TLS handshake pending: these bytes belong to it")
         if self._last is None and not self._stopped:
             (self._decompressor or self._buffer).feed(bytes(data))  # bytes are not copied
+
+    def receive_eof(self) -> None:
+        """Take that the transport will give nothing more; then ask for ``events()``."""
+        self._eof = True
 
     def events(self) -> list[E]:
         """Return what has happened; an empty list once more bytes are needed."""
@@ -97,6 +102,8 @@ class Session(Generic[E]):
             self._parse(events)
             while not events and self._unpack():
                 self._parse(events)
+            if self._eof and not events and self._reading:
+                self._check_end()
         except RemoteProtocolError as error:
             self._last = error
 
@@ -107,6 +114,9 @@ class Session(Generic[E]):
     def _end(self, error: RemoteProtocolError | ServerError) -> None:
         """Do what is to be done when the connection has come to an end."""
         raise NotImplementedError
+
+    def _check_end(self) -> None:
+        """Raise ``RemoteProtocolError`` if the peer left off where it must be told so."""
 
     def _tls_started(self) -> None:
         """Go on with the negotiation, if it is this side's turn."""

@@ -262,7 +262,8 @@ def test_subscribe_receive_finish_and_close() -> None:
     pair.client.send(Cls())
     assert pair.client.state is ClientState.CLOSING
     pair.pump()
-    pair.server.send_messages(messages[:1])  # on its way when CLS arrived
+    # On its way when CLS arrived; and as a broker sends it.
+    assert pair.server.send_plain_messages(messages[:1]) == 8 + 26 + 1
     assert [type(event) for event in pair.take_client_events()] == [MessageBatch]
     assert answer(pair, b"CLOSE_WAIT") == [CloseWait()]
 

@@ -18,6 +18,7 @@ MACHINERY = {
     "Decompressor",
     "DeflateCompressor",
     "DeflateDecompressor",
+    "Deliverable",
     "Frame",
     "FrameDecoder",
     "MessageRun",

@@ -130,6 +130,8 @@ def test_a_request_comes_back_equal(request_: IdentifyRequest) -> None:
             IdentifyRequest(client_id="c", feature_negotiation=False),
         ),
         (b'{"long_id":7}', IdentifyRequest(feature_negotiation=False)),
+        (b" null\n", IdentifyRequest(feature_negotiation=False)),
+        (b'{"Client_ID":"c"}', IdentifyRequest(client_id="c", feature_negotiation=False)),
     ],
 )
 def test_a_request_is_read_as_nsqd_reads_it(body: bytes, request_: IdentifyRequest) -> None:

@@ -17,6 +17,7 @@ from nsqflow.protocol.messages import (
     MessageBatch,
     Receipt,
     encode_messages,
+    encode_plain_messages,
     message_id,
     read_header,
 )
@@ -126,6 +127,11 @@ def test_messages_come_back_equal_wherever_the_network_cut_them(
     sent = data.draw(st.lists(messages(layout), max_size=6))
     found = batches(layout, *data.draw(pieces(encode_messages(sent, layout))))
     assert [message for batch in found for message in batch.messages()] == sent
+
+
+@given(sent=st.lists(messages(PLAIN), max_size=6))
+def test_a_broker_encodes_plain_messages_in_its_own_quicker_way(sent: list[Message]) -> None:
+    assert encode_plain_messages(sent) == encode_messages(sent)
 
 
 @given(sent=st.lists(messages(PLAIN), min_size=1, max_size=6))

@@ -243,7 +243,33 @@ def test_a_bad_command_is_answered_in_nsqlookupds_words(
     assert str(caught.value).strip() == answer
     sent = session.data_to_send()
     assert sent[:4] == (len(sent) - 4).to_bytes(4, "big")
-    assert sent[4:].decode().strip() == answer
+    assert (
+        sent[4:].decode().rstrip(" ") == answer
+    )  # an empty line leaves the space behind "command"
+
+
+@pytest.mark.parametrize(
+    ("cut", "words"),
+    [
+        (b"", b"E_BAD_BODY IDENTIFY failed to read body size"),
+        (b"\x00\x00\x00\x02{", b"E_BAD_BODY IDENTIFY failed to read body"),
+    ],
+)
+def test_an_nsqd_that_hangs_up_within_identify_is_told_so(cut: bytes, words: bytes) -> None:
+    session = LookupSession()
+    session.receive_data(b"  V1IDENTIFY\n" + cut)
+    session.receive_eof()
+    with pytest.raises(RemoteProtocolError, match=words.decode()):
+        session.events()
+    assert session.data_to_send() == len(words).to_bytes(4, "big") + words
+
+
+def test_an_nsqd_that_hangs_up_between_commands_is_told_nothing() -> None:
+    session = LookupSession()
+    session.receive_data(b"  V1PING")
+    session.receive_eof()
+    assert session.events() == []
+    assert session.data_to_send() == b""
 
 
 def test_an_nsqd_need_not_say_its_hostname() -> None:

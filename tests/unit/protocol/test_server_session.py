@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from nsqflow.errors import LocalProtocolError, RemoteProtocolError
 from nsqflow.protocol import (
@@ -10,6 +14,7 @@ from nsqflow.protocol import (
     Cls,
     Dialect,
     Fin,
+    Fins,
     Identify,
     IdentifyReply,
     IdentifyRequest,
@@ -25,8 +30,10 @@ from nsqflow.protocol import (
     StartTls,
     Sub,
     Touch,
+    encode_fins,
 )
 from nsqflow.protocol.client_session import failed_id
+from tests.unit.protocol.strategies import pieces
 
 ID = b"0123456789abcdef"
 IDENTIFY_TLS = b'IDENTIFY\n\x00\x00\x00\x2a{"feature_negotiation":true,"tls_v1":true}'
@@ -40,6 +47,12 @@ def error_frame(text: bytes) -> bytes:
 def fed(data: bytes, **options: object) -> ServerSession:
     server = ServerSession(**options)  # type: ignore[arg-type]
     server.receive_data(data)
+    return server
+
+
+def subscribed(**options: object) -> ServerSession:
+    server = fed(b"  V2SUB t c\n", **options)
+    assert server.events() == [Sub("t", "c")]
     return server
 
 
@@ -305,3 +318,110 @@ def test_messages_receipts_heartbeats_and_close_wait_are_framed() -> None:
     )
     server.send_receipt(Receipt(1, 2, 3, 4))
     assert len(server.data_to_send()) == 8 + 30
+
+
+CLASSIC_IDS = st.lists(
+    st.binary(min_size=16, max_size=16).filter(lambda id: not {*b" \r\n"} & {*id}), max_size=8
+)
+
+
+@given(ids=CLASSIC_IDS, data=st.data())
+def test_a_row_of_fins_comes_as_one_event_if_that_is_asked_for(
+    ids: list[bytes], data: st.DataObject
+) -> None:
+    server = subscribed(gather_fins=True)
+    stream = encode_fins(ids) + b"NOP\n" + encode_fins(ids)
+    found: list[object] = []
+    for piece in data.draw(pieces(stream)):
+        server.receive_data(piece)
+        while events := server.events():
+            found += events
+    assert found.count(Nop()) == 1
+    rows = [event for event in found if event != Nop()]
+    assert all(isinstance(row, Fins) and row.ids for row in rows)
+    assert [id for row in rows if isinstance(row, Fins) for id in row.ids] == ids + ids
+    assert b"".join(row.encode() for row in rows if isinstance(row, Fins)) == encode_fins(ids + ids)
+
+
+def test_a_row_of_fins_in_one_piece_is_one_event() -> None:
+    server = subscribed(gather_fins=True)
+    ids = (b"0123456789abcdef", b"fedcba9876543210")
+    server.receive_data(encode_fins(ids) + b"FIN 012")
+    assert server.events() == [Fins(ids)]
+
+
+@pytest.mark.parametrize("dialect", Dialect)
+def test_a_fin_that_is_not_quite_like_the_others_is_read_as_ever(dialect: Dialect) -> None:
+    server = subscribed(gather_fins=True, dialect=dialect)
+    id = b"0123456789abcdef"
+    server.receive_data(b"FIN " + id + b" more\nFIN " + id + b"\r\n" + encode_fins([id]))
+    assert server.events() == [Fin(id), Fin(id), Fins((id,))]
+
+
+def test_redesigned_ids_in_a_row_of_fins_may_hold_any_byte() -> None:
+    server = subscribed(gather_fins=True, dialect=Dialect.REDESIGNED)
+    ids = (b"\n FIN \r\n456789ab", b"\n" * 16)
+    server.receive_data(encode_fins(ids))
+    assert server.events() == [Fins(ids)]
+
+
+@pytest.mark.parametrize("id", [b"0123456789abcde\r", b"0123456789 bcdef", b"0123456789abcd"])
+def test_an_id_that_is_none_is_no_part_of_a_row(id: bytes) -> None:
+    server = subscribed(gather_fins=True)
+    server.receive_data(b"FIN " + id + b"\n")
+    with pytest.raises(RemoteProtocolError, match="E_INVALID invalid message ID"):
+        server.events()
+
+
+def test_a_row_of_fins_without_a_subscription_is_refused() -> None:
+    server = ServerSession(gather_fins=True)
+    server.receive_data(b"  V2" + encode_fins([b"0123456789abcdef"]))
+    with pytest.raises(RemoteProtocolError, match="E_INVALID cannot FIN in current state"):
+        server.events()
+
+
+def test_what_looks_like_a_fin_in_a_body_is_no_fin() -> None:
+    server = subscribed(gather_fins=True)
+    body = encode_fins([b"0123456789abcdef"])
+    server.receive_data(b"PUB t\n" + len(body).to_bytes(4, "big"))
+    assert server.events() == []
+    server.receive_data(body)
+    assert server.events() == [Pub("t", body)]
+
+
+@pytest.mark.parametrize(
+    ("cut", "words"),
+    [
+        (b"IDENTIFY\n\x00", "E_BAD_BODY IDENTIFY failed to read body size"),
+        (b"IDENTIFY\n\x00\x00\x00\x02{", "E_BAD_BODY IDENTIFY failed to read body"),
+        (b"PUB t\n", "E_BAD_MESSAGE PUB failed to read message body size"),
+        (b"PUB t\n\x00\x00\x00\x02a", "E_BAD_MESSAGE PUB failed to read message body"),
+        (b"MPUB t\n\x00\x00\x00", "E_BAD_BODY MPUB failed to read body size"),
+        (b"MPUB t\n\x00\x00\x00\x14\x00", "E_BAD_BODY MPUB failed to read message count"),
+        (
+            b"MPUB t\n\x00\x00\x00\x14\x00\x00\x00\x02\x00\x00\x00\x01a\x00",
+            "E_BAD_MESSAGE MPUB failed to read message(1) body size",
+        ),
+        (
+            b"MPUB t\n\x00\x00\x00\x14\x00\x00\x00\x02\x00\x00\x00\x01a\x00\x00\x00\x03b",
+            "E_BAD_MESSAGE MPUB failed to read message body",
+        ),
+    ],
+)
+def test_who_hangs_up_within_a_body_is_told_so(cut: bytes, words: str) -> None:
+    server = fed(b"  V2NOP\n" + cut)
+    server.receive_eof()
+    assert server.events() == [Nop()]  # what came before it is as good as ever
+    with pytest.raises(RemoteProtocolError, match=re.escape(words)):
+        server.events()
+    assert server.data_to_send() == error_frame(words.encode())
+    assert server.state is ServerState.FAILED
+
+
+@pytest.mark.parametrize("data", [b"", b"  V", b"  V2", b"  V2NOP\n", b"  V2PUB t"])
+def test_who_hangs_up_between_two_bodies_is_told_nothing(data: bytes) -> None:
+    server = fed(data)
+    server.receive_eof()
+    while server.events():
+        pass
+    assert server.data_to_send() == b""
