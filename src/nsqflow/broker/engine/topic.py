@@ -1,0 +1,199 @@
+"""A topic: messages come in, and each of its channels gets a copy."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence, Set
+from typing import TYPE_CHECKING
+
+from nsqflow.broker.engine.channel import Channel
+from nsqflow.broker.engine.entry import COST, Entry
+from nsqflow.broker.engine.journal import NOWHERE
+from nsqflow.protocol.names import is_ephemeral
+
+if TYPE_CHECKING:
+    from nsqflow.broker.engine.engine import Engine
+
+
+class Full(Exception):
+    """There is no memory left for what is to be published; nothing of it was taken."""
+
+
+class Topic:
+    """A stream of messages; it keeps them itself while there is no channel to take them."""
+
+    def __init__(self, engine: Engine, name: str, place: int, *, spilled: int = 0) -> None:
+        self.name = name
+        self.paused = False
+        self.message_count = 0
+        self.message_bytes = 0
+        self.channels: dict[str, Channel] = {}
+        self.waiting = False
+        """Nothing goes to the channels yet: it is being found out which there are to be."""
+        self._engine = engine
+        self._journal = engine.journal_of(place)
+        self._backlog = engine.backlog(place, self.ephemeral, spilled)
+
+    def __repr__(self) -> str:
+        return f"Topic({self.name!r})"
+
+    @property
+    def place(self) -> int:
+        """Where its messages are in the journal."""
+        return self._backlog.place
+
+    @property
+    def ephemeral(self) -> bool:
+        """It vanishes with its last channel."""
+        return is_ephemeral(self.name)
+
+    @property
+    def depth(self) -> int:
+        """How many messages wait for a channel, or for the end of a pause."""
+        return len(self._backlog)
+
+    @property
+    def backend_depth(self) -> int:
+        """How many of those are not in memory."""
+        return self._backlog.spilled
+
+    def publish(self, bodies: Sequence[bytes], now: int, delay: int = 0) -> None:
+        """Take messages; raise ``Full`` and take none of them if there is no room."""
+        if not bodies:
+            return
+        size = sum(map(len, bodies))
+        self._check_room(size + COST * len(bodies), spillable=not delay)
+        due = now + delay if delay else 0
+        ids = self._engine.ids.take(len(bodies), now)
+        entries = [Entry(id, now, body, 0, due) for id, body in zip(ids, bodies, strict=True)]
+        self.message_count += len(entries)
+        self.message_bytes += size
+        if self.paused or self.waiting or not self.channels:
+            self._keep(entries)
+        else:
+            self._pass_on(entries, now)
+
+    def channel(self, name: str, now: int) -> Channel:
+        """Return the channel, which is made if there is none of that name."""
+        channel = self.channels.get(name)
+        if channel is None:
+            place = self._engine.new_place(kept=self.place != NOWHERE and not is_ephemeral(name))
+            channel = self.channels[name] = Channel(self._engine, self.name, name, place)
+            self._engine.journal_of(place).create(place, self.name, name)
+            self._engine.register(channel)
+            self._engine.listener.created(self.name, name)
+            self.spread(now)
+        return channel
+
+    def delete_channel(self, name: str) -> None:
+        """Delete a channel with its messages; raise ``KeyError`` if there is none."""
+        self._drop(self.channels.pop(name))
+        if self.ephemeral and not self.channels:
+            self._engine.delete_topic(self.name)
+
+    def restore_channel(self, name: str, place: int, spilled: int) -> Channel:
+        """Have a channel again that the journal knows."""
+        channel = Channel(self._engine, self.name, name, place, spilled=spilled)
+        self.channels[name] = channel
+        self._engine.register(channel)
+        return channel
+
+    def restore(self, entry: Entry) -> None:
+        """Have a message again that was put off."""
+        self._backlog.hold(entry)
+
+    def loaded(self, entries: Sequence[Entry]) -> None:
+        """Take no page: a topic's messages go to its channels without having been loaded."""
+
+    def withdraw(self, ids: Set[bytes]) -> None:
+        """Forget messages that the journal could not keep; the channels may have them by now."""
+        self._backlog.withdraw(ids)
+        for channel in self.channels.values():
+            channel.withdraw(ids)
+
+    def begin(self, channels: Iterable[str], now: int) -> None:
+        """Have these channels, and wait for no others."""
+        for name in channels:
+            self.channel(name, now)
+        self.waiting = False
+        self.spread(now)
+
+    def pause(self) -> None:
+        """Keep what comes, and give nothing to the channels."""
+        self._set_paused(True)
+
+    def unpause(self, now: int) -> None:
+        """Give the channels what they have missed."""
+        self._set_paused(False)
+        self.spread(now)
+
+    def spread(self, now: int) -> None:
+        """Give the channels what was kept while they could not have it."""
+        if self.paused or self.waiting or not self.channels or not self._backlog:
+            return
+        spilled, entries = self._backlog.spilled, [*self._backlog.ready]
+        self._backlog.clear()
+        places = [each.place for each in self.channels.values() if each.place != NOWHERE]
+        self._journal.spread(self.place, places)
+        for channel in self.channels.values():
+            self._give(channel, [entry.copy() for entry in entries], now)
+            channel.take_spilled(spilled)
+
+    def empty(self) -> None:
+        """Forget the messages that no channel has got."""
+        self._journal.clear(self.place)
+        self._backlog.clear()
+
+    def close(self) -> None:
+        """Delete all channels, and forget the messages: the topic is being deleted."""
+        while self.channels:
+            self._drop(self.channels.popitem()[1])
+        self._backlog.clear()
+
+    # Private methods
+
+    def _check_room(self, size: int, spillable: bool) -> None:
+        # What the journal has need not be in memory, unless it is put off.
+        engine = self._engine
+        if spillable and engine.durable and self.place != NOWHERE:
+            return
+        size *= max(len(self.channels), 1)
+        if engine.memory.used + size > engine.memory.limit:
+            raise Full(
+                f"{size} bytes beside {engine.memory.used} of at most {engine.memory.limit} "
+                "in memory (max-memory)"
+            )
+
+    def _keep(self, entries: Sequence[Entry]) -> None:
+        self._journal.put(self.place, entries)
+        if entries[0].due:
+            for entry in entries:
+                self._backlog.hold(entry)
+        else:
+            self._backlog.put(entries)
+
+    def _pass_on(self, entries: Sequence[Entry], now: int) -> None:
+        copies = entries  # the first channel takes them as they are
+        for channel in self.channels.values():
+            self._engine.journal_of(channel.place).put(channel.place, copies)
+            self._give(channel, copies, now)
+            copies = [entry.copy() for entry in entries]
+
+    @staticmethod
+    def _give(channel: Channel, entries: Sequence[Entry], now: int) -> None:
+        put_off = [entry for entry in entries if entry.due]
+        for entry in put_off:
+            channel.hold(entry, now)
+        if len(put_off) < len(entries):
+            channel.put([entry for entry in entries if not entry.due] if put_off else entries)
+
+    def _drop(self, channel: Channel) -> None:
+        subscribers = [*channel.subscribers]
+        channel.close()
+        self._engine.unregister(channel)
+        self._engine.journal_of(channel.place).drop(channel.place)
+        self._engine.listener.deleted(self.name, channel.name)
+        self._engine.listener.closed(subscribers)
+
+    def _set_paused(self, paused: bool) -> None:
+        self.paused = paused
+        self._journal.pause(self.place, paused)
