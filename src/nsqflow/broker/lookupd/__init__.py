@@ -1,0 +1,5 @@
+"""nsqlookupd: knows which nsqd has which topic."""
+
+from nsqflow.broker.lookupd.daemon import Nsqlookupd
+
+__all__ = ["Nsqlookupd"]
