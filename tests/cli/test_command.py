@@ -1,0 +1,85 @@
+"""The command ``nsqflow``: its verbs, and what it loads to answer."""
+
+import subprocess
+import sys
+import tomllib
+from importlib import import_module
+from pathlib import Path
+
+import pytest
+
+import nsqflow
+from nsqflow.cli import main
+from tests.fixtures.servers import PATIENCE
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def test_the_command_is_the_one_that_is_installed() -> None:
+    scripts = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["scripts"]
+    module, _, name = scripts["nsqflow"].partition(":")
+    assert getattr(import_module(module), name) is main
+
+
+@pytest.mark.parametrize("arguments", [[], ["--help"], ["-h"], ["help"]])
+def test_help_tells_the_verbs(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(arguments) == 0
+    out, err = capsys.readouterr()
+    assert "nsqd " in out
+    assert "nsqlookupd " in out
+    assert err == ""
+
+
+def test_the_version_is_told(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--version"]) == 0
+    assert capsys.readouterr().out == f"nsqflow {nsqflow.__version__}\n"
+
+
+@pytest.mark.parametrize(
+    ("verb", "hint"),
+    [
+        ("nsq", "did you mean nsqd?"),
+        ("nsqlookup", "did you mean nsqlookupd?"),
+        ("--verbose", "there are nsqd and nsqlookupd"),
+    ],
+)
+def test_a_verb_that_is_not_known_is_named_with_a_hint(
+    verb: str, hint: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main([verb]) == 2
+    assert capsys.readouterr() == ("", f"nsqflow: no verb {verb!r}; {hint}\n")
+
+
+@pytest.mark.parametrize("verb", ["nsqd", "nsqlookupd"])
+def test_each_daemon_tells_its_flags_and_its_version(
+    verb: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main([verb, "-help"]) == 0
+    assert capsys.readouterr().out.startswith(f"Usage of {verb}:\n")
+    assert main([verb, "--version"]) == 0
+    assert capsys.readouterr().out.startswith(f"{verb} v1.3.0+nsqflow (Python 3.")
+
+
+@pytest.mark.parametrize("verb", ["nsqd", "nsqlookupd"])
+def test_a_flag_that_is_not_known_is_one_line_and_a_misuse(
+    verb: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main([verb, "-tcp-adress=:1"]) == 2
+    expected = f"{verb}: unknown flag -tcp-adress (did you mean -tcp-address?); -help lists all\n"
+    assert capsys.readouterr() == ("", expected)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "unneeded"),
+    [
+        (["--version"], ["asyncio", "dataclasses", "nsqflow.broker"]),
+        (["nsqd", "-version"], ["asyncio", "nsqflow.protocol", "nsqflow.broker.nsqd"]),
+        (["nsqd", "-nope"], ["asyncio", "nsqflow.protocol", "nsqflow.broker.nsqd"]),
+    ],
+)
+def test_a_quick_answer_loads_little(arguments: list[str], unneeded: list[str]) -> None:
+    command = [sys.executable, "-X", "importtime", "-m", "nsqflow", *arguments]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE, check=False)
+    loaded = {line.rpartition("|")[2].strip() for line in done.stderr.splitlines()}
+    assert "nsqflow.cli" in loaded
+    assert loaded.isdisjoint(unneeded)
