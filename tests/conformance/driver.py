@@ -11,7 +11,9 @@ import queue
 import socket
 import ssl
 import threading
+import time
 from collections import deque
+from collections.abc import Callable
 from typing import Any, Generic, Self, TypeVar
 
 from nsqflow.protocol import (
@@ -220,3 +222,11 @@ def stats_of(nsqd: Nsqd, topic: str) -> dict[str, Any]:
     [stats] = json.loads(body)["topics"]
     result: dict[str, Any] = stats
     return result
+
+
+def wait_until(condition: Callable[[], bool]) -> None:
+    """Wait for the state of another process, which gives no event."""
+    deadline = time.monotonic() + PATIENCE
+    while not condition():
+        assert time.monotonic() < deadline, "never"
+        time.sleep(0.01)

@@ -13,15 +13,15 @@ from nsqflow import protocol as nsq
 from tests.conformance.server_side import kinds, publish, rdy_counts, take, topic_of
 from tests.fixtures.loops import asynchronous, eventually
 from tests.fixtures.scripted import ScriptedNsqd
-from tests.fixtures.servers import PATIENCE, Nsqd, start_nsqd
+from tests.fixtures.servers import PATIENCE, Kind, Nsqd, start_nsqd
 
 
 @pytest.fixture(scope="module")
-def three(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[Nsqd]]:
+def three(server_kind: Kind, tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[Nsqd]]:
     """Three nsqd that know nothing of each other."""
     with ExitStack() as stack:
         folders = [tmp_path_factory.mktemp("nsqd") for _ in range(3)]
-        yield [stack.enter_context(start_nsqd(folder)) for folder in folders]
+        yield [stack.enter_context(start_nsqd(folder, kind=server_kind)) for folder in folders]
 
 
 @pytest.fixture

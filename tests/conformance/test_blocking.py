@@ -15,8 +15,9 @@ import pytest
 
 from nsqflow import ConfigError, LocalProtocolError, Message, NetworkError, News, RequestTimeout
 from nsqflow.blocking import Consumer, Producer, run
+from tests.conformance.driver import wait_until
 from tests.conformance.server_side import channel_stats, topic_of
-from tests.fixtures.servers import PATIENCE, Nsqd, Nsqlookupd, start_nsqd
+from tests.fixtures.servers import PATIENCE, Kind, Nsqd, Nsqlookupd, start_nsqd
 
 
 @pytest.fixture
@@ -63,8 +64,10 @@ def test_a_script_publishes_with_nothing_but_a_call(nsqd: Nsqd, topic: str) -> N
 
 
 @pytest.mark.proves(wishes=[3])
-def test_a_publish_waits_for_an_nsqd_that_is_not_up_yet(tmp_path: Path, topic: str) -> None:
-    with start_nsqd(tmp_path) as first:
+def test_a_publish_waits_for_an_nsqd_that_is_not_up_yet(
+    server_kind: Kind, tmp_path: Path, topic: str
+) -> None:
+    with start_nsqd(tmp_path, kind=server_kind) as first:
         address = first.tcp_address
     told = threading.Event()
 
@@ -79,7 +82,7 @@ def test_a_publish_waits_for_an_nsqd_that_is_not_up_yet(tmp_path: Path, topic: s
         waiting = pool.submit(producer.publish, topic, b"patient")
         assert told.wait(PATIENCE)
         assert not waiting.done()
-        with start_nsqd(tmp_path, options=[f"-tcp-address={address}"]):
+        with start_nsqd(tmp_path, kind=server_kind, options=[f"-tcp-address={address}"]):
             assert waiting.result(PATIENCE) is None
 
 
@@ -288,7 +291,9 @@ def test_batches_end_when_the_consumer_is_closed_between_two(nsqd: Nsqd, topic: 
 def test_closing_gives_back_what_nobody_was_given(nsqd: Nsqd, topic: str) -> None:
     publish(nsqd, topic, *numbers(20))
     consumer = Consumer(topic, "ch", nsqd=nsqd.tcp_address)
-    next(consumer).finish()
+    message = next(consumer)
+    wait_until(lambda: channel_stats(nsqd, topic)["in_flight_count"] == 20)
+    message.finish()
     drained = consumer.close()
     assert (drained.requeued, drained.abandoned) == (19, 0)
     assert consumer.close() == drained
@@ -326,9 +331,9 @@ def test_pausing_stops_the_flow_until_it_is_resumed(nsqd: Nsqd, topic: str) -> N
 
 
 def test_a_consumer_finds_its_nsqd_through_nsqlookupd(
-    nsqlookupd: Nsqlookupd, tmp_path: Path, topic: str
+    server_kind: Kind, nsqlookupd: Nsqlookupd, tmp_path: Path, topic: str
 ) -> None:
-    with start_nsqd(tmp_path, lookupd=[nsqlookupd]) as nsqd:
+    with start_nsqd(tmp_path, kind=server_kind, lookupd=[nsqlookupd]) as nsqd:
         publish(nsqd, topic, b"found")
         lookup = {"lookupd": nsqlookupd.http_address, "lookupd_poll_interval": 0.2}
         with Consumer(topic, "ch", **lookup) as consumer:  # type: ignore[arg-type]
@@ -483,14 +488,16 @@ def test_ctrl_c_gets_through_batches_and_loses_none_of_them(nsqd: Nsqd, topic: s
     assert channel_stats(nsqd, topic)["depth"] == 1
 
 
-def test_ctrl_c_gets_through_a_publish_that_is_then_not_sent(tmp_path: Path, topic: str) -> None:
-    with start_nsqd(tmp_path) as first:
+def test_ctrl_c_gets_through_a_publish_that_is_then_not_sent(
+    server_kind: Kind, tmp_path: Path, topic: str
+) -> None:
+    with start_nsqd(tmp_path, kind=server_kind) as first:
         address = first.tcp_address
     with Producer(address, reconnect_delay=0.3) as producer:
         interrupt_soon()
         with pytest.raises(KeyboardInterrupt):
             producer.publish(topic, b"withdrawn")
-        with start_nsqd(tmp_path, options=[f"-tcp-address={address}"]) as nsqd:
+        with start_nsqd(tmp_path, kind=server_kind, options=[f"-tcp-address={address}"]) as nsqd:
             producer.publish(topic, b"sent")
             with Consumer(topic, "ch", nsqd=nsqd.tcp_address) as consumer:
                 assert consume(consumer, 1) == [b"sent"]

@@ -7,6 +7,7 @@ import os
 import signal
 import socket
 import ssl
+import stat
 import subprocess
 import sys
 import textwrap
@@ -76,8 +77,9 @@ def peers() -> set[str]:
     found = set()
     for descriptor in range(256):
         try:
-            with socket.socket(fileno=os.dup(descriptor)) as sock:
-                found.add("{}:{}".format(*sock.getpeername()))
+            if stat.S_ISSOCK(os.fstat(descriptor).st_mode):
+                with socket.socket(fileno=os.dup(descriptor)) as sock:
+                    found.add("{}:{}".format(*sock.getpeername()))
         except (OSError, IndexError):
             pass
     return found

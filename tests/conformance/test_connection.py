@@ -27,7 +27,7 @@ from nsqflow.errors import (
 )
 from tests.fixtures.loops import Journal, asynchronous, eventually
 from tests.fixtures.proxy import Proxy
-from tests.fixtures.servers import PATIENCE, Nsqd, Nsqlookupd, start_nsqd
+from tests.fixtures.servers import PATIENCE, Kind, Nsqd, Nsqlookupd, start_nsqd
 
 HEARTBEAT = 4 + 4 + len(b"_heartbeat_")  # bytes
 
@@ -43,17 +43,17 @@ def topic() -> str:
 
 
 @pytest.fixture(scope="module")
-def timely_nsqd(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Nsqd]:
+def timely_nsqd(server_kind: Kind, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Nsqd]:
     """An nsqd that looks after the channel "c" of these topics from its first moment on.
 
     On a channel made later, messages time out up to five seconds late.
     """
     folder = tmp_path_factory.mktemp("timely-nsqd")
-    with start_nsqd(folder) as server:
+    with start_nsqd(folder, kind=server_kind) as server:
         for topic in ("timed_out", "too_late", "reset"):
             assert server.ask(f"/topic/create?topic={topic}", "POST")[0] == 200
             assert server.ask(f"/channel/create?topic={topic}&channel=c", "POST")[0] == 200
-    with start_nsqd(folder) as server:
+    with start_nsqd(folder, kind=server_kind) as server:
         yield server
 
 
@@ -143,11 +143,11 @@ async def test_nsqd_knows_who_publishes(nsqd: Nsqd, topic: str) -> None:
 @pytest.mark.proves(rows=[17])
 @asynchronous
 async def test_a_channel_that_is_full_is_tried_again_visibly(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
+    server_kind: Kind, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     heard = Heard()
     options: Any = {**QUICK, "on_event": heard.add}
-    with start_nsqd(tmp_path, options=["-max-channel-consumers=1"]) as nsqd:
+    with start_nsqd(tmp_path, kind=server_kind, options=["-max-channel-consumers=1"]) as nsqd:
         async with (
             consuming(nsqd.tcp_address, "full") as (first, _),
             Consumer("full", "c", nsqd=nsqd.tcp_address, **options) as second,
@@ -213,7 +213,7 @@ async def publish_somehow(producer: Producer, topic: str) -> None:
 @pytest.mark.proves(rows=[20])
 @asynchronous
 async def test_one_that_nsqlookupd_named_is_dialled_again_only_when_named_again(
-    tmp_path: Path, nsqlookupd: Nsqlookupd, topic: str
+    server_kind: Kind, tmp_path: Path, nsqlookupd: Nsqlookupd, topic: str
 ) -> None:
     heard, dialled = Heard(), []
 
@@ -222,7 +222,7 @@ async def test_one_that_nsqlookupd_named_is_dialled_again_only_when_named_again(
         return address
 
     options: Any = {"lookupd_poll_interval": 0.05, "on_event": heard.add, "address_map": look_on}
-    with start_nsqd(tmp_path, lookupd=[nsqlookupd]) as nsqd:
+    with start_nsqd(tmp_path, kind=server_kind, lookupd=[nsqlookupd]) as nsqd:
         await publish(nsqd, topic, b"x")
         address = nsqd.tcp_address
         consumer = Consumer(topic, "c", lookupd=nsqlookupd.http_address, **QUICK, **options)
@@ -236,7 +236,7 @@ async def test_one_that_nsqlookupd_named_is_dialled_again_only_when_named_again(
         await asyncio.sleep(0.5)  # ten polls, and ten times the reconnect_delay
         assert len(dialled) == before
         options = [f"-tcp-address={address}"]
-        with start_nsqd(tmp_path, lookupd=[nsqlookupd], options=options) as nsqd:
+        with start_nsqd(tmp_path, kind=server_kind, lookupd=[nsqlookupd], options=options) as nsqd:
             await heard.next("connected")
             await publish(nsqd, topic, b"y")
             while (await receive(consumer))[0].body != b"y":
@@ -365,8 +365,8 @@ async def test_what_nsqd_refuses_comes_back_in_its_words(
 
 @pytest.mark.proves(rows=[27])
 @asynchronous
-async def test_no_nsqd_gets_more_rdy_than_it_takes(tmp_path: Path) -> None:
-    with start_nsqd(tmp_path, options=["-max-rdy-count=10"]) as nsqd:
+async def test_no_nsqd_gets_more_rdy_than_it_takes(server_kind: Kind, tmp_path: Path) -> None:
+    with start_nsqd(tmp_path, kind=server_kind, options=["-max-rdy-count=10"]) as nsqd:
         await publish(nsqd, "limited", *(b"%d" % number for number in range(100)))
         async with consuming(nsqd.tcp_address, "limited", max_in_flight=500) as (consumer, heard):
             await receive(consumer)
@@ -455,8 +455,10 @@ async def test_an_answer_that_comes_too_late_is_counted_and_logged_and_all_goes_
 
 @pytest.mark.proves(rows=[31])
 @asynchronous
-async def test_a_fatal_error_comes_out_of_publish_and_the_next_one_works(tmp_path: Path) -> None:
-    with start_nsqd(tmp_path, options=["-max-msg-size=100"]) as nsqd:
+async def test_a_fatal_error_comes_out_of_publish_and_the_next_one_works(
+    server_kind: Kind, tmp_path: Path
+) -> None:
+    with start_nsqd(tmp_path, kind=server_kind, options=["-max-msg-size=100"]) as nsqd:
         async with Producer(nsqd.tcp_address, **QUICK) as producer:
             for _ in range(2):
                 with pytest.raises(BadMessageError, match="E_BAD_MESSAGE"):
@@ -607,10 +609,10 @@ async def test_an_address_that_means_nothing_here_leads_where_the_map_says(
 @pytest.mark.proves(wishes=[29])
 @asynchronous
 async def test_what_nsqlookupd_names_is_mapped_too(
-    tmp_path: Path, nsqlookupd: Nsqlookupd, topic: str
+    server_kind: Kind, tmp_path: Path, nsqlookupd: Nsqlookupd, topic: str
 ) -> None:
     options = ["-broadcast-address=nsqd-0.cluster.local"]
-    with start_nsqd(tmp_path, lookupd=[nsqlookupd], options=options) as nsqd:
+    with start_nsqd(tmp_path, kind=server_kind, lookupd=[nsqlookupd], options=options) as nsqd:
         await publish(nsqd, topic, b"x")
         mapping = {"nsqd-0.cluster.local": "127.0.0.1"}
         lookupd = nsqlookupd.http_address

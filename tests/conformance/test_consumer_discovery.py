@@ -16,7 +16,7 @@ from tests.conformance.server_side import bodies_from, channel_stats, kinds, pub
 from tests.fixtures.loops import asynchronous, eventually
 from tests.fixtures.proxy import Proxy
 from tests.fixtures.scripted import ScriptedLookupd
-from tests.fixtures.servers import PATIENCE, Nsqd, Nsqlookupd, start_nsqd, start_nsqlookupd
+from tests.fixtures.servers import PATIENCE, Kind, Nsqd, Nsqlookupd, start_nsqd, start_nsqlookupd
 
 OFTEN = 0.1  # seconds from one question to nsqlookupd to the next
 ONCE = 3600.0
@@ -51,8 +51,10 @@ def a_port_without_server() -> int:
 
 @pytest.mark.proves(rows=[1])
 @asynchronous
-async def test_all_nsqd_of_a_list_are_consumed(tmp_path: Path, nsqd: Nsqd, topic: str) -> None:
-    with start_nsqd(tmp_path) as other:
+async def test_all_nsqd_of_a_list_are_consumed(
+    server_kind: Kind, tmp_path: Path, nsqd: Nsqd, topic: str
+) -> None:
+    with start_nsqd(tmp_path, kind=server_kind) as other:
         await publish(nsqd, topic, b"one")
         await publish(other, topic, b"two")
         servers = [nsqd.tcp_address, other.tcp_address]
@@ -94,14 +96,14 @@ def test_an_option_out_of_range_is_refused_with_its_name_and_the_range(
 @pytest.mark.proves(rows=[2, 10, 11, 12, 15])
 @asynchronous
 async def test_what_each_nsqlookupd_knows_is_united_at_the_start(
-    tmp_path: Path, topic: str
+    server_kind: Kind, tmp_path: Path, topic: str
 ) -> None:
     with (
-        start_nsqlookupd() as first,
-        start_nsqlookupd() as second,
-        start_nsqd(folder(tmp_path, "1"), lookupd=[first]) as one,
-        start_nsqd(folder(tmp_path, "2"), lookupd=[second]) as two,
-        start_nsqd(folder(tmp_path, "3"), lookupd=[first, second]) as both,
+        start_nsqlookupd(kind=server_kind) as first,
+        start_nsqlookupd(kind=server_kind) as second,
+        start_nsqd(folder(tmp_path, "1"), kind=server_kind, lookupd=[first]) as one,
+        start_nsqd(folder(tmp_path, "2"), kind=server_kind, lookupd=[second]) as two,
+        start_nsqd(folder(tmp_path, "3"), kind=server_kind, lookupd=[first, second]) as both,
     ):
         create(one, topic, first)
         create(two, topic, second)
@@ -146,25 +148,28 @@ async def test_every_round_of_questions_has_its_own_jitter(
 @pytest.mark.proves(rows=[13])
 @asynchronous
 async def test_an_nsqd_that_appears_later_is_found_and_consumed(
-    tmp_path: Path, nsqlookupd: Nsqlookupd, topic: str
+    server_kind: Kind, tmp_path: Path, nsqlookupd: Nsqlookupd, topic: str
 ) -> None:
     async with Consumer(
         topic, "ch", lookupd=nsqlookupd.http_address, lookupd_poll_interval=OFTEN
     ) as consumer:
-        with start_nsqd(folder(tmp_path, "1"), lookupd=[nsqlookupd]) as one:
+        with start_nsqd(folder(tmp_path, "1"), kind=server_kind, lookupd=[nsqlookupd]) as one:
             await publish(one, topic, b"first")
             assert await bodies_from(consumer, 1) == [b"first"]
-            with start_nsqd(folder(tmp_path, "2"), lookupd=[nsqlookupd]) as two:
+            with start_nsqd(folder(tmp_path, "2"), kind=server_kind, lookupd=[nsqlookupd]) as two:
                 await publish(two, topic, b"second")
                 assert await bodies_from(consumer, 1) == [b"second"]
 
 
 @asynchronous
 async def test_when_all_nsqlookupd_are_gone_what_was_found_is_kept(
-    tmp_path: Path, topic: str
+    server_kind: Kind, tmp_path: Path, topic: str
 ) -> None:
     news: list[News] = []
-    with start_nsqlookupd() as lookupd, start_nsqd(tmp_path, lookupd=[lookupd]) as nsqd:
+    with (
+        start_nsqlookupd(kind=server_kind) as lookupd,
+        start_nsqd(tmp_path, kind=server_kind, lookupd=[lookupd]) as nsqd,
+    ):
         create(nsqd, topic, lookupd)
         async with Consumer(
             topic,
@@ -184,11 +189,11 @@ async def test_when_all_nsqlookupd_are_gone_what_was_found_is_kept(
 @pytest.mark.proves(rows=[20])
 @asynchronous
 async def test_an_nsqd_that_was_lost_is_connected_again_only_when_nsqlookupd_names_it(
-    tmp_path: Path, nsqlookupd: Nsqlookupd, topic: str
+    server_kind: Kind, tmp_path: Path, nsqlookupd: Nsqlookupd, topic: str
 ) -> None:
     news: list[News] = []
     async with Proxy(nsqlookupd.http_address) as lookupd:
-        nsqd = start_nsqd(tmp_path, lookupd=[nsqlookupd])
+        nsqd = start_nsqd(tmp_path, kind=server_kind, lookupd=[nsqlookupd])
         same_ports = [f"-tcp-address={nsqd.tcp_address}", f"-http-address={nsqd.http_address}"]
         async with Consumer(
             topic,
@@ -202,11 +207,13 @@ async def test_an_nsqd_that_was_lost_is_connected_again_only_when_nsqlookupd_nam
                 assert await bodies_from(consumer, 1) == [b"before"]
                 await eventually(lambda: not channel_stats(nsqd, topic)["in_flight_count"])
             await eventually(lambda: "disconnected" in kinds(news))
-            with start_nsqd(tmp_path, options=same_ports) as unnamed:
+            with start_nsqd(tmp_path, kind=server_kind, options=same_ports) as unnamed:
                 rounds = lookupd.connections + 4
                 await eventually(lambda: lookupd.connections >= rounds)
                 assert channel_stats(unnamed, topic)["client_count"] == 0
-            with start_nsqd(tmp_path, lookupd=[nsqlookupd], options=same_ports) as named:
+            with start_nsqd(
+                tmp_path, kind=server_kind, lookupd=[nsqlookupd], options=same_ports
+            ) as named:
                 await publish(named, topic, b"after")
                 assert await bodies_from(consumer, 1) == [b"after"]
                 assert kinds(news).count("connected") == 2
@@ -215,13 +222,15 @@ async def test_an_nsqd_that_was_lost_is_connected_again_only_when_nsqlookupd_nam
 @pytest.mark.proves(defects=[2])
 @asynchronous
 async def test_an_nsqd_that_cannot_be_reached_does_no_harm_to_discovery(
-    tmp_path: Path, topic: str
+    server_kind: Kind, tmp_path: Path, topic: str
 ) -> None:
     news: list[News] = []
     nowhere = f"-broadcast-tcp-port={a_port_without_server()}"
     with (
-        start_nsqlookupd() as lookupd,
-        start_nsqd(folder(tmp_path, "1"), lookupd=[lookupd], options=[nowhere]) as unreachable,
+        start_nsqlookupd(kind=server_kind) as lookupd,
+        start_nsqd(
+            folder(tmp_path, "1"), kind=server_kind, lookupd=[lookupd], options=[nowhere]
+        ) as unreachable,
     ):
         create(unreachable, topic, lookupd)
         async with Consumer(
@@ -233,7 +242,7 @@ async def test_an_nsqd_that_cannot_be_reached_does_no_harm_to_discovery(
         ) as consumer:
             # It is tried whenever it is named, and the asking goes on.
             await eventually(lambda: kinds(news).count("connect_failed") >= 3)
-            with start_nsqd(folder(tmp_path, "2"), lookupd=[lookupd]) as late:
+            with start_nsqd(folder(tmp_path, "2"), kind=server_kind, lookupd=[lookupd]) as late:
                 await publish(late, topic, b"found")
                 assert await bodies_from(consumer, 1) == [b"found"]
                 tries = kinds(news).count("connect_failed")
@@ -265,10 +274,10 @@ async def test_an_answer_in_an_envelope_leads_to_the_nsqd(nsqd: Nsqd, topic: str
 @pytest.mark.proves(wishes=[29])
 @asynchronous
 async def test_an_nsqd_known_by_a_name_of_another_network_is_reached_through_the_address_map(
-    tmp_path: Path, nsqlookupd: Nsqlookupd, topic: str
+    server_kind: Kind, tmp_path: Path, nsqlookupd: Nsqlookupd, topic: str
 ) -> None:
     inside = "-broadcast-address=nsqd-0.nsqd.invalid"
-    with start_nsqd(tmp_path, lookupd=[nsqlookupd], options=[inside]) as nsqd:
+    with start_nsqd(tmp_path, kind=server_kind, lookupd=[nsqlookupd], options=[inside]) as nsqd:
         await publish(nsqd, topic, b"mapped")
         async with Consumer(
             topic,

@@ -18,7 +18,7 @@ from nsqflow.protocol import ACCEPT_V1, LookupAnswer
 from tests.conformance.web import CLOSE, HANG, RESET, WebServer, answer, server_context
 from tests.fixtures.certificates import Certificates
 from tests.fixtures.loops import Deed, asynchronous, eventually
-from tests.fixtures.servers import PATIENCE, Nsqd, Nsqlookupd, start_nsqd, start_nsqlookupd
+from tests.fixtures.servers import PATIENCE, Kind, Nsqd, Nsqlookupd, start_nsqd, start_nsqlookupd
 
 NODE = {"broadcast_address": "10.0.0.1", "tcp_port": 4150, "http_port": 4151}
 
@@ -74,14 +74,16 @@ class Polling:
 
 
 @asynchronous
-async def test_two_nsqlookupd_that_know_different_nsqd_are_united(tmp_path: Path) -> None:
+async def test_two_nsqlookupd_that_know_different_nsqd_are_united(
+    server_kind: Kind, tmp_path: Path
+) -> None:
     (tmp_path / "1").mkdir()
     (tmp_path / "2").mkdir()
     with (
-        start_nsqlookupd() as first,
-        start_nsqlookupd() as second,
-        start_nsqd(tmp_path / "1", lookupd=[first]) as one,
-        start_nsqd(tmp_path / "2", lookupd=[second]) as two,
+        start_nsqlookupd(kind=server_kind) as first,
+        start_nsqlookupd(kind=server_kind) as second,
+        start_nsqd(tmp_path / "1", kind=server_kind, lookupd=[first]) as one,
+        start_nsqd(tmp_path / "2", kind=server_kind, lookupd=[second]) as two,
     ):
         create_topic(one, "orders", first)
         create_topic(two, "orders", second)
@@ -95,9 +97,11 @@ async def test_two_nsqlookupd_that_know_different_nsqd_are_united(tmp_path: Path
 
 
 @asynchronous
-async def test_a_name_with_a_hash_is_found(tmp_path: Path, nsqlookupd: Nsqlookupd) -> None:
+async def test_a_name_with_a_hash_is_found(
+    server_kind: Kind, tmp_path: Path, nsqlookupd: Nsqlookupd
+) -> None:
     http = HttpClient(timeout=PATIENCE)
-    with start_nsqd(tmp_path, lookupd=[nsqlookupd]) as nsqd:
+    with start_nsqd(tmp_path, kind=server_kind, lookupd=[nsqlookupd]) as nsqd:
         create_topic(nsqd, "ds_passing#ephemeral", nsqlookupd)
         found = await lookup_topic(http, nsqlookupd.http_address, "ds_passing#ephemeral")
         assert addresses(found) == [nsqd.tcp_address]
@@ -113,9 +117,9 @@ async def test_a_topic_that_nobody_has_is_nowhere_and_no_failure(nsqlookupd: Nsq
 
 @asynchronous
 async def test_a_topic_that_appears_is_found_by_a_later_round(
-    tmp_path: Path, nsqlookupd: Nsqlookupd
+    server_kind: Kind, tmp_path: Path, nsqlookupd: Nsqlookupd
 ) -> None:
-    with start_nsqd(tmp_path, lookupd=[nsqlookupd]) as nsqd:
+    with start_nsqd(tmp_path, kind=server_kind, lookupd=[nsqlookupd]) as nsqd:
         async with Polling([nsqlookupd.http_address], "ds_late") as polling:
             assert await polling.next() == []
             create_topic(nsqd, "ds_late", nsqlookupd)

@@ -16,7 +16,7 @@ from tests.conformance.server_side import publish, rdy_counts, take, topic_of
 from tests.fixtures.loops import asynchronous, eventually
 from tests.fixtures.proxy import Proxy
 from tests.fixtures.scripted import HANG, ScriptedNsqd
-from tests.fixtures.servers import Nsqd, Nsqlookupd, start_nsqd, start_nsqlookupd
+from tests.fixtures.servers import Kind, Nsqd, Nsqlookupd, start_nsqd, start_nsqlookupd
 
 
 @pytest.fixture
@@ -209,12 +209,14 @@ async def test_an_nsqlookupd_that_fails_is_told_with_its_last_error(
 
 @asynchronous
 async def test_an_nsqd_that_is_named_but_not_reached_is_no_topic_that_nobody_has(
-    tmp_path: Path, topic: str, nowhere: str
+    server_kind: Kind, tmp_path: Path, topic: str, nowhere: str
 ) -> None:
     port = nowhere.rsplit(":", 1)[1]
     with (
-        start_nsqlookupd() as lookupd,
-        start_nsqd(tmp_path, lookupd=[lookupd], options=[f"-broadcast-tcp-port={port}"]) as nsqd,
+        start_nsqlookupd(kind=server_kind) as lookupd,
+        start_nsqd(
+            tmp_path, kind=server_kind, lookupd=[lookupd], options=[f"-broadcast-tcp-port={port}"]
+        ) as nsqd,
     ):
         await publish(nsqd, topic, b"out of reach")
         lookupd.await_log(rf"REGISTER category:topic key:{topic} ")

@@ -40,7 +40,7 @@ from nsqflow.protocol import (
 )
 from tests.conformance.driver import Client, stats_of
 from tests.fixtures.certificates import Certificates
-from tests.fixtures.servers import Nsqd, start_nsqd
+from tests.fixtures.servers import Kind, Nsqd, start_nsqd
 
 UNKNOWN_ID = b"0123456789abcdef"
 
@@ -59,15 +59,17 @@ def trust(certificates: Certificates) -> ssl.SSLContext:
 
 
 @pytest.fixture(scope="module")
-def modest_nsqd(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Nsqd]:
+def modest_nsqd(server_kind: Kind, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Nsqd]:
     """An nsqd that neither encrypts nor compresses."""
     folder = tmp_path_factory.mktemp("modest-nsqd")
-    with start_nsqd(folder, options=["-snappy=false", "-deflate=false"]) as server:
+    with start_nsqd(
+        folder, kind=server_kind, options=["-snappy=false", "-deflate=false"]
+    ) as server:
         yield server
 
 
 @pytest.fixture(scope="module")
-def timely_nsqd(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Nsqd]:
+def timely_nsqd(server_kind: Kind, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Nsqd]:
     """An nsqd that looks after the channel "ch" of these topics from its first moment on.
 
     Messages come back late from a new channel: only every five seconds nsqd looks which
@@ -75,11 +77,11 @@ def timely_nsqd(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Nsqd]:
     that it finds on its disk it knows at once.
     """
     folder = tmp_path_factory.mktemp("timely-nsqd")
-    with start_nsqd(folder) as server:
+    with start_nsqd(folder, kind=server_kind) as server:
         for topic in ("deferred", "requeued", "touched"):
             assert server.ask(f"/topic/create?topic={topic}", "POST")[0] == 200
             assert server.ask(f"/channel/create?topic={topic}&channel=ch", "POST")[0] == 200
-    with start_nsqd(folder) as server:
+    with start_nsqd(folder, kind=server_kind) as server:
         yield server
 
 
@@ -143,14 +145,16 @@ BEFORE_CONNECTED: dict[str, list[Event]] = {
 
 
 @pytest.mark.parametrize("transport", TRANSPORTS)
-def test_negotiation_goes_its_way(nsqd: Nsqd, trust: ssl.SSLContext, transport: str) -> None:
+def test_negotiation_goes_its_way(
+    nsqd: Nsqd, version: str, trust: ssl.SSLContext, transport: str
+) -> None:
     asked = TRANSPORTS[transport]
     with Client(nsqd.connect(), asked, trust) as client:
         *way, connected = client.negotiate()
     assert way == BEFORE_CONNECTED[transport]
     assert isinstance(connected, Connected)
     reply = connected.reply
-    assert (reply.version, reply.max_rdy_count, reply.auth_required) == ("1.3.0", 2500, False)
+    assert (reply.version, reply.max_rdy_count, reply.auth_required) == (version, 2500, False)
     assert (reply.msg_timeout, reply.max_msg_timeout) == (60_000, 900_000)
     assert (reply.output_buffer_size, reply.output_buffer_timeout) == (16_384, 250)
     assert (reply.tls_v1, reply.snappy, reply.deflate) == (
@@ -347,7 +351,7 @@ def test_heartbeats_are_answered_and_keep_the_connection(nsqd: Nsqd, topic: str)
         for _ in range(4):
             client.expect(Heartbeat)
         assert client.sent.endswith(b"NOP\n" * 4)
-        client.request(Pub(topic, b"still here"), Published)
+        publish(nsqd, topic, b"still here")
         assert client.messages(1)[0].body == b"still here"
 
 

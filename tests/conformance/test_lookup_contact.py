@@ -24,7 +24,7 @@ from nsqflow.protocol import (
     parse_lookup,
 )
 from tests.conformance.driver import LookupServer, PeerConnection
-from tests.fixtures.servers import Nsqlookupd, find_server, start_nsqd, start_nsqlookupd
+from tests.fixtures.servers import Kind, Nsqlookupd, command_of, start_nsqd, start_nsqlookupd
 
 ME = Peer(
     broadcast_address="10.1.2.3", tcp_port=4150, http_port=4151, version="1.3.0", hostname="me"
@@ -48,10 +48,12 @@ def lookup(nsqlookupd: Nsqlookupd, topic: str) -> LookupAnswer:
     return parse_lookup(*ask(nsqlookupd, f"/lookup?topic={topic}"))
 
 
-def test_nsqlookupd_says_who_it_is(nsqlookupd: Nsqlookupd, peer: PeerConnection) -> None:
+def test_nsqlookupd_says_who_it_is(
+    nsqlookupd: Nsqlookupd, version: str, peer: PeerConnection
+) -> None:
     reply = peer.request(PeerIdentify(ME))
     assert reply.peer
-    assert reply.peer.version == "1.3.0"
+    assert reply.peer.version == version
     assert f"{reply.peer.broadcast_address}:{reply.peer.tcp_port}" == nsqlookupd.tcp_address
     assert f"{reply.peer.broadcast_address}:{reply.peer.http_port}" == nsqlookupd.http_address
 
@@ -140,8 +142,11 @@ def test_a_classic_nsqlookupd_knows_no_cluster(nsqlookupd: Nsqlookupd) -> None:
     assert parse_listlookup(status, body) is None
 
 
-def test_a_real_nsqd_is_found_by_what_it_registered(tmp_path: Path) -> None:
-    with start_nsqlookupd() as nsqlookupd, start_nsqd(tmp_path, lookupd=[nsqlookupd]) as nsqd:
+def test_an_nsqd_is_found_by_what_it_registered(server_kind: Kind, tmp_path: Path) -> None:
+    with (
+        start_nsqlookupd(kind=server_kind) as nsqlookupd,
+        start_nsqd(tmp_path, kind=server_kind, lookupd=[nsqlookupd]) as nsqd,
+    ):
         assert nsqd.ask("/topic/create?topic=t", "POST")[0] == 200
         assert nsqd.ask("/channel/create?topic=t&channel=ch", "POST")[0] == 200
         nsqlookupd.await_log("REGISTER category:channel key:t subkey:ch")
@@ -151,16 +156,21 @@ def test_a_real_nsqd_is_found_by_what_it_registered(tmp_path: Path) -> None:
         assert parse_lookup(*ask(nsqlookupd, "/nodes")).producers == answer.producers
 
 
-def test_a_real_nsqd_registers_with_our_nsqlookupd(tmp_path: Path) -> None:
+def test_an_nsqd_registers_with_nsqlookupd(server_kind: Kind, version: str, tmp_path: Path) -> None:
     us = Peer(
         broadcast_address="127.0.0.1", tcp_port=4160, http_port=4161, version="9.9", hostname="us"
     )
-    find_server("nsqd")  # where there is none, nobody shall wait for it
+    command_of("nsqd", server_kind)  # where there is none, nobody shall wait for it
     ours = LookupServer(us)
-    with ours, start_nsqd(tmp_path, options=[f"-lookupd-tcp-address={ours.address}"]) as nsqd:
+    with (
+        ours,
+        start_nsqd(
+            tmp_path, kind=server_kind, options=[f"-lookupd-tcp-address={ours.address}"]
+        ) as nsqd,
+    ):
         hello = ours.next()
         assert isinstance(hello, PeerIdentify)
-        assert hello.peer.version == "1.3.0"
+        assert hello.peer.version == version
         assert f"{hello.peer.broadcast_address}:{hello.peer.tcp_port}" == nsqd.tcp_address
         assert f"127.0.0.1:{hello.peer.http_port}" == nsqd.http_address
         nsqd.await_log(r"peer info \{TCPPort:4160 HTTPPort:4161 Version:9\.9 ")

@@ -26,7 +26,7 @@ from tests.conformance.server_side import (
 )
 from tests.fixtures.loops import asynchronous, eventually
 from tests.fixtures.scripted import Connection, ScriptedNsqd
-from tests.fixtures.servers import PATIENCE, Nsqd, start_nsqd
+from tests.fixtures.servers import PATIENCE, Kind, Nsqd, start_nsqd
 
 # nsqd keeps what it sends for a quarter of a second otherwise.
 PROMPT: Any = {"output_buffer_timeout": 0.025}
@@ -40,17 +40,17 @@ def topic(request: pytest.FixtureRequest) -> str:
 
 
 @pytest.fixture(scope="module")
-def timely_nsqd(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Nsqd]:
+def timely_nsqd(server_kind: Kind, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Nsqd]:
     """An nsqd that looks after the channel "ch" of these topics from its first moment on.
 
     On a channel that is made while nsqd runs, delays and timeouts may come five seconds late.
     """
     folder = tmp_path_factory.mktemp("timely-nsqd")
-    with start_nsqd(folder) as server:
+    with start_nsqd(folder, kind=server_kind) as server:
         for topic in ("touched", "untouched", "late", "delayed"):
             assert server.ask(f"/topic/create?topic={topic}", "POST")[0] == 200
             assert server.ask(f"/channel/create?topic={topic}&channel=ch", "POST")[0] == 200
-    with start_nsqd(folder) as server:
+    with start_nsqd(folder, kind=server_kind) as server:
         yield server
 
 

@@ -35,7 +35,7 @@ from tests.conformance.driver import Client
 from tests.fixtures.auth import Authorization, AuthServer
 from tests.fixtures.certificates import Certificates
 from tests.fixtures.loops import asynchronous, eventually
-from tests.fixtures.servers import PATIENCE, Nsqd, Nsqlookupd, start_nsqd, start_nsqlookupd
+from tests.fixtures.servers import PATIENCE, Kind, Nsqd, Nsqlookupd, start_nsqd, start_nsqlookupd
 
 
 @pytest.fixture
@@ -45,19 +45,21 @@ def topic(request: pytest.FixtureRequest) -> str:
 
 
 @pytest.fixture(scope="module")
-def strict_nsqd(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Nsqd]:
+def strict_nsqd(server_kind: Kind, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Nsqd]:
     """An nsqd that takes less than the client believes."""
     folder = tmp_path_factory.mktemp("strict-nsqd")
-    with start_nsqd(folder, options=["-max-msg-size=1000", "-max-body-size=10000"]) as server:
+    with start_nsqd(
+        folder, kind=server_kind, options=["-max-msg-size=1000", "-max-body-size=10000"]
+    ) as server:
         yield server
 
 
 @pytest.fixture(scope="module")
-def pair(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[Nsqd]]:
+def pair(server_kind: Kind, tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[Nsqd]]:
     """Two nsqd."""
     with ExitStack() as stack:
         folders = [tmp_path_factory.mktemp("one"), tmp_path_factory.mktemp("other")]
-        yield [stack.enter_context(start_nsqd(folder)) for folder in folders]
+        yield [stack.enter_context(start_nsqd(folder, kind=server_kind)) for folder in folders]
 
 
 def topic_stats(nsqd: Nsqd, topic: str) -> dict[str, Any]:
@@ -433,10 +435,14 @@ async def test_batches_above_what_nsqd_takes_go_singly(strict_nsqd: Nsqd, topic:
 
 
 @asynchronous
-async def test_errors_of_auth_are_raised_as_nsqd_says_them(tmp_path: Path) -> None:
+async def test_errors_of_auth_are_raised_as_nsqd_says_them(
+    server_kind: Kind, tmp_path: Path
+) -> None:
     with (
         AuthServer({"s3cret": [Authorization(topic="mine")]}) as auth,
-        start_nsqd(tmp_path, options=[f"-auth-http-address={auth.address}"]) as nsqd,
+        start_nsqd(
+            tmp_path, kind=server_kind, options=[f"-auth-http-address={auth.address}"]
+        ) as nsqd,
     ):
         async with Producer(nsqd.tcp_address, auth_secret="wrong") as producer:
             with pytest.raises(AuthFailedError):
@@ -484,10 +490,10 @@ async def test_nsqd_take_turns(pair: list[Nsqd], topic: str) -> None:
 @pytest.mark.proves(rows=[56], wishes=[18])
 @asynchronous
 async def test_another_nsqd_takes_over_from_one_that_is_gone(
-    tmp_path: Path, pair: list[Nsqd], topic: str
+    server_kind: Kind, tmp_path: Path, pair: list[Nsqd], topic: str
 ) -> None:
     news = Watch()
-    with start_nsqd(tmp_path) as dying:
+    with start_nsqd(tmp_path, kind=server_kind) as dying:
         addresses = [dying.tcp_address, pair[0].tcp_address]
         async with Producer(addresses, reconnect_delay=60, on_event=news) as producer:
             await producer.publish(topic, b"0")
@@ -503,9 +509,9 @@ async def test_another_nsqd_takes_over_from_one_that_is_gone(
 @pytest.mark.proves(rows=[56])
 @asynchronous
 async def test_an_nsqd_that_is_down_from_the_start_is_passed_over(
-    tmp_path: Path, nsqd: Nsqd, topic: str
+    server_kind: Kind, tmp_path: Path, nsqd: Nsqd, topic: str
 ) -> None:
-    with start_nsqd(tmp_path) as gone:
+    with start_nsqd(tmp_path, kind=server_kind) as gone:
         pass
     async with Producer([gone.tcp_address, nsqd.tcp_address]) as producer:
         await asyncio.gather(*(producer.publish(topic, b"%d" % i) for i in range(10)))
@@ -515,16 +521,18 @@ async def test_an_nsqd_that_is_down_from_the_start_is_passed_over(
 
 @pytest.mark.proves(rows=[57], wishes=[20])
 @asynchronous
-async def test_a_producer_reconnects_to_an_nsqd_that_comes_back(tmp_path: Path, topic: str) -> None:
+async def test_a_producer_reconnects_to_an_nsqd_that_comes_back(
+    server_kind: Kind, tmp_path: Path, topic: str
+) -> None:
     news = Watch()
-    with start_nsqd(tmp_path) as first:
+    with start_nsqd(tmp_path, kind=server_kind) as first:
         async with Producer(first.tcp_address, reconnect_delay=0.1, on_event=news) as producer:
             await producer.publish(topic, b"before")
             first.stop()
             await news.heard("disconnected")
             waiting = asyncio.create_task(producer.publish(topic, b"while it was gone"))
             options = [f"-tcp-address={first.tcp_address}"]
-            with start_nsqd(tmp_path, options=options) as second:
+            with start_nsqd(tmp_path, kind=server_kind, options=options) as second:
                 async with asyncio.timeout(PATIENCE):
                     await waiting
                     await producer.publish(topic, b"after")
@@ -546,9 +554,9 @@ def stored_after_restart(nsqd: Nsqd, topic: str) -> list[bytes]:
 
 
 @asynchronous
-async def test_connections_per_nsqd_are_all_used(tmp_path: Path) -> None:
+async def test_connections_per_nsqd_are_all_used(server_kind: Kind, tmp_path: Path) -> None:
     news = Watch()
-    with start_nsqd(tmp_path) as nsqd:
+    with start_nsqd(tmp_path, kind=server_kind) as nsqd:
         async with Producer(nsqd.tcp_address, connections_per_nsqd=3, on_event=news) as producer:
             await news.heard("connected", 3)
             for i in range(9):
@@ -564,9 +572,11 @@ async def test_connections_per_nsqd_are_all_used(tmp_path: Path) -> None:
 
 @pytest.mark.proves(wishes=[12])
 @asynchronous
-async def test_an_idle_producer_answers_heartbeats_and_loses_nothing(tmp_path: Path) -> None:
+async def test_an_idle_producer_answers_heartbeats_and_loses_nothing(
+    server_kind: Kind, tmp_path: Path
+) -> None:
     news = Watch()
-    with start_nsqd(tmp_path) as nsqd:
+    with start_nsqd(tmp_path, kind=server_kind) as nsqd:
         async with Producer(nsqd.tcp_address, heartbeat_interval=1, on_event=news) as producer:
             await news.heard("connected")
             # nsqd drops a client that is silent for two intervals.
@@ -580,10 +590,10 @@ async def test_an_idle_producer_answers_heartbeats_and_loses_nothing(tmp_path: P
 @pytest.mark.proves(wishes=[17, 20])
 @asynchronous
 async def test_a_publish_fails_at_once_if_no_try_comes_before_its_timeout(
-    tmp_path: Path, topic: str
+    server_kind: Kind, tmp_path: Path, topic: str
 ) -> None:
     news = Watch()
-    with start_nsqd(tmp_path) as gone:
+    with start_nsqd(tmp_path, kind=server_kind) as gone:
         pass
     async with Producer(
         gone.tcp_address, reconnect_delay=1000, max_reconnect_delay=1000, on_event=news
@@ -600,14 +610,18 @@ async def test_a_publish_fails_at_once_if_no_try_comes_before_its_timeout(
 
 @pytest.mark.proves(wishes=[20])
 @asynchronous
-async def test_a_publish_with_time_enough_waits_for_the_next_try(tmp_path: Path) -> None:
+async def test_a_publish_with_time_enough_waits_for_the_next_try(
+    server_kind: Kind, tmp_path: Path
+) -> None:
     news = Watch()
-    with start_nsqd(tmp_path) as first:
+    with start_nsqd(tmp_path, kind=server_kind) as first:
         pass
     async with Producer(first.tcp_address, reconnect_delay=1, on_event=news) as producer:
         await news.heard("connect_failed")
         waiting = asyncio.create_task(producer.publish("t", b"x"))
-        with start_nsqd(tmp_path, options=[f"-tcp-address={first.tcp_address}"]) as second:
+        with start_nsqd(
+            tmp_path, kind=server_kind, options=[f"-tcp-address={first.tcp_address}"]
+        ) as second:
             async with asyncio.timeout(PATIENCE):
                 await waiting
             assert count_of(second, "t") == 1
@@ -624,13 +638,15 @@ def known(nsqd: Nsqd, topic: str, lookupd: Nsqlookupd) -> None:
 
 @pytest.mark.proves(wishes=[19])
 @asynchronous
-async def test_nsqlookupd_tells_where_a_topic_is(tmp_path: Path, topic: str) -> None:
+async def test_nsqlookupd_tells_where_a_topic_is(
+    server_kind: Kind, tmp_path: Path, topic: str
+) -> None:
     (tmp_path / "1").mkdir()
     (tmp_path / "2").mkdir()
     with (
-        start_nsqlookupd() as lookupd,
-        start_nsqd(tmp_path / "1", lookupd=[lookupd]) as one,
-        start_nsqd(tmp_path / "2", lookupd=[lookupd]) as two,
+        start_nsqlookupd(kind=server_kind) as lookupd,
+        start_nsqd(tmp_path / "1", kind=server_kind, lookupd=[lookupd]) as one,
+        start_nsqd(tmp_path / "2", kind=server_kind, lookupd=[lookupd]) as two,
     ):
         known(two, topic, lookupd)
         async with Producer(lookupd=lookupd.http_address) as producer:
@@ -645,17 +661,19 @@ async def test_nsqlookupd_tells_where_a_topic_is(tmp_path: Path, topic: str) -> 
 
 @pytest.mark.proves(wishes=[19])
 @asynchronous
-async def test_an_nsqd_that_comes_later_gets_its_share(tmp_path: Path, topic: str) -> None:
+async def test_an_nsqd_that_comes_later_gets_its_share(
+    server_kind: Kind, tmp_path: Path, topic: str
+) -> None:
     (tmp_path / "1").mkdir()
     (tmp_path / "2").mkdir()
     with (
-        start_nsqlookupd() as lookupd,
-        start_nsqd(tmp_path / "1", lookupd=[lookupd]) as one,
+        start_nsqlookupd(kind=server_kind) as lookupd,
+        start_nsqd(tmp_path / "1", kind=server_kind, lookupd=[lookupd]) as one,
     ):
         known(one, topic, lookupd)
         async with Producer(lookupd=lookupd.http_address, lookupd_poll_interval=0.2) as producer:
             await producer.publish(topic, b"x")
-            with start_nsqd(tmp_path / "2", lookupd=[lookupd]) as two:
+            with start_nsqd(tmp_path / "2", kind=server_kind, lookupd=[lookupd]) as two:
                 assert two.ask(f"/topic/create?topic={topic}", "POST")[0] == 200
                 async with asyncio.timeout(PATIENCE):
                     while not count_of(two, topic):
@@ -666,10 +684,13 @@ async def test_an_nsqd_that_comes_later_gets_its_share(tmp_path: Path, topic: st
 @pytest.mark.proves(rows=[57], wishes=[19, 20])
 @asynchronous
 async def test_an_nsqd_found_by_nsqlookupd_is_dialled_again_when_it_is_named_again(
-    tmp_path: Path, topic: str
+    server_kind: Kind, tmp_path: Path, topic: str
 ) -> None:
     news = Watch()
-    with start_nsqlookupd() as lookupd, start_nsqd(tmp_path, lookupd=[lookupd]) as first:
+    with (
+        start_nsqlookupd(kind=server_kind) as lookupd,
+        start_nsqd(tmp_path, kind=server_kind, lookupd=[lookupd]) as first,
+    ):
         known(first, topic, lookupd)
         async with Producer(
             lookupd=lookupd.http_address, lookupd_poll_interval=0.2, on_event=news
@@ -679,15 +700,17 @@ async def test_an_nsqd_found_by_nsqlookupd_is_dialled_again_when_it_is_named_aga
             await news.heard("disconnected")
             waiting = asyncio.create_task(producer.publish(topic, b"x"))
             address = f"-tcp-address={first.tcp_address}"
-            with start_nsqd(tmp_path, lookupd=[lookupd], options=[address]) as second:
+            with start_nsqd(
+                tmp_path, kind=server_kind, lookupd=[lookupd], options=[address]
+            ) as second:
                 async with asyncio.timeout(PATIENCE):
                     await waiting
                 assert count_of(second, topic) == 1
 
 
 @asynchronous
-async def test_a_timeout_names_the_nsqlookupd_that_is_down(topic: str) -> None:
-    with start_nsqlookupd() as lookupd:
+async def test_a_timeout_names_the_nsqlookupd_that_is_down(server_kind: Kind, topic: str) -> None:
+    with start_nsqlookupd(kind=server_kind) as lookupd:
         pass
     async with Producer(lookupd=lookupd.http_address) as producer:
         with pytest.raises(RequestTimeout, match=re.escape(lookupd.http_address)):
@@ -695,19 +718,26 @@ async def test_a_timeout_names_the_nsqlookupd_that_is_down(topic: str) -> None:
 
 
 @asynchronous
-async def test_a_timeout_says_that_nsqlookupd_knows_no_nsqd(topic: str) -> None:
-    with start_nsqlookupd() as lookupd:
+async def test_a_timeout_says_that_nsqlookupd_knows_no_nsqd(server_kind: Kind, topic: str) -> None:
+    with start_nsqlookupd(kind=server_kind) as lookupd:
         async with Producer(lookupd=lookupd.http_address) as producer:
             with pytest.raises(RequestTimeout, match="nsqlookupd names no nsqd"):
                 await producer.publish(topic, b"x", timeout=0.5)
 
 
 @asynchronous
-async def test_errors_of_auth_are_raised_through_nsqlookupd_too(tmp_path: Path) -> None:
+async def test_errors_of_auth_are_raised_through_nsqlookupd_too(
+    server_kind: Kind, tmp_path: Path
+) -> None:
     with (
         AuthServer({}) as auth,
-        start_nsqlookupd() as lookupd,
-        start_nsqd(tmp_path, lookupd=[lookupd], options=[f"-auth-http-address={auth.address}"]),
+        start_nsqlookupd(kind=server_kind) as lookupd,
+        start_nsqd(
+            tmp_path,
+            kind=server_kind,
+            lookupd=[lookupd],
+            options=[f"-auth-http-address={auth.address}"],
+        ),
     ):
         async with Producer(lookupd=lookupd.http_address, auth_secret="wrong") as producer:
             async with asyncio.timeout(PATIENCE):
@@ -741,8 +771,8 @@ async def test_closing_waits_for_the_outcomes_and_then_publishing_raises(
 
 @pytest.mark.proves(wishes=[32])
 @asynchronous
-async def test_closing_ends_the_connection_without_cls(tmp_path: Path) -> None:
-    with start_nsqd(tmp_path) as nsqd:
+async def test_closing_ends_the_connection_without_cls(server_kind: Kind, tmp_path: Path) -> None:
+    with start_nsqd(tmp_path, kind=server_kind) as nsqd:
         async with Producer(nsqd.tcp_address) as producer:
             await producer.publish("t", b"x")
         nsqd.await_log(r"PROTOCOL\(V2\): \[[^]]+\] exiting ioloop")

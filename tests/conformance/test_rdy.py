@@ -25,17 +25,17 @@ from tests.conformance.server_side import (
 from tests.fixtures.loops import asynchronous, eventually
 from tests.fixtures.proxy import Proxy
 from tests.fixtures.scripted import Connection, ScriptedNsqd
-from tests.fixtures.servers import PATIENCE, Nsqd, start_nsqd
+from tests.fixtures.servers import PATIENCE, Kind, Nsqd, start_nsqd
 
 FIN_SIZE = len(nsq.Fin(bytes(16)).encode())
 
 
 @pytest.fixture(scope="module")
-def three(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[Nsqd]]:
+def three(server_kind: Kind, tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[Nsqd]]:
     """Three nsqd that know nothing of each other."""
     with ExitStack() as stack:
         folders = [tmp_path_factory.mktemp("nsqd") for _ in range(3)]
-        yield [stack.enter_context(start_nsqd(folder)) for folder in folders]
+        yield [stack.enter_context(start_nsqd(folder, kind=server_kind)) for folder in folders]
 
 
 @pytest.fixture
@@ -110,9 +110,9 @@ async def test_shares_are_even_and_the_remainder_is_given_out(
 @pytest.mark.proves(rows=[27])
 @asynchronous
 async def test_no_more_is_asked_for_than_nsqd_allows(
-    tmp_path: Path, nsqd: Nsqd, topic: str
+    server_kind: Kind, tmp_path: Path, nsqd: Nsqd, topic: str
 ) -> None:
-    with start_nsqd(tmp_path, options=["-max-rdy-count=5"]) as small:
+    with start_nsqd(tmp_path, kind=server_kind, options=["-max-rdy-count=5"]) as small:
         both = [small, nsqd]
         async with Consumer(topic, "ch", nsqd=addresses(both), max_in_flight=100) as consumer:
             # What the small one can't take is not lost on the other.

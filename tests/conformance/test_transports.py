@@ -30,7 +30,7 @@ from tests.fixtures.auth import Authorization, AuthServer
 from tests.fixtures.certificates import Certificates
 from tests.fixtures.loops import Journal, asynchronous, eventually
 from tests.fixtures.proxy import Proxy
-from tests.fixtures.servers import PATIENCE, Nsqd, start_nsqd
+from tests.fixtures.servers import PATIENCE, Kind, Nsqd, start_nsqd
 
 SECRET = "hunter2"
 
@@ -59,10 +59,12 @@ def trust(certificates: Certificates) -> ssl.SSLContext:
 
 
 @pytest.fixture(scope="module")
-def modest_nsqd(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Nsqd]:
+def modest_nsqd(server_kind: Kind, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Nsqd]:
     """An nsqd that neither encrypts nor compresses."""
     folder = tmp_path_factory.mktemp("modest-nsqd")
-    with start_nsqd(folder, options=["-snappy=false", "-deflate=false"]) as server:
+    with start_nsqd(
+        folder, kind=server_kind, options=["-snappy=false", "-deflate=false"]
+    ) as server:
         yield server
 
 
@@ -80,12 +82,15 @@ def auth() -> Iterator[AuthServer]:
 
 @pytest.fixture(scope="module")
 def strict_nsqd(
-    tmp_path_factory: pytest.TempPathFactory, auth: AuthServer, certificates: Certificates
+    server_kind: Kind,
+    tmp_path_factory: pytest.TempPathFactory,
+    auth: AuthServer,
+    certificates: Certificates,
 ) -> Iterator[Nsqd]:
     """An nsqd that asks who one is."""
     folder = tmp_path_factory.mktemp("strict-nsqd")
     options = [f"-auth-http-address={auth.address}"]
-    with start_nsqd(folder, tls=certificates, options=options) as server:
+    with start_nsqd(folder, kind=server_kind, tls=certificates, options=options) as server:
         yield server
 
 
@@ -304,7 +309,11 @@ def test_the_version_of_tls_is_the_users_choice(
 
 @pytest.mark.proves(wishes=[30])
 def test_a_client_may_show_a_certificate_of_its_own(
-    run: Callable[..., None], tmp_path: Path, topic: str, certificates: Certificates
+    server_kind: Kind,
+    run: Callable[..., None],
+    tmp_path: Path,
+    topic: str,
+    certificates: Certificates,
 ) -> None:
     known = ssl.create_default_context(cafile=certificates.ca)
     known.load_cert_chain(certificates.cert, certificates.key)
@@ -317,7 +326,7 @@ def test_a_client_may_show_a_certificate_of_its_own(
             assert isinstance((await heard.next("connect_failed")).error, NetworkError)
 
     options = ["-tls-client-auth-policy=require-verify", f"-tls-root-ca-file={certificates.ca}"]
-    with start_nsqd(tmp_path, tls=certificates, options=options) as nsqd:
+    with start_nsqd(tmp_path, kind=server_kind, tls=certificates, options=options) as nsqd:
         run(show, nsqd.tcp_address)
 
 
@@ -339,9 +348,11 @@ async def test_tls_that_is_not_granted_is_an_error_before_another_byte(
 
 @asynchronous
 async def test_nsqd_that_takes_nobody_without_tls_says_so(
-    tmp_path: Path, topic: str, certificates: Certificates, trust: ssl.SSLContext
+    server_kind: Kind, tmp_path: Path, topic: str, certificates: Certificates, trust: ssl.SSLContext
 ) -> None:
-    with start_nsqd(tmp_path, tls=certificates, options=["-tls-required=true"]) as nsqd:
+    with start_nsqd(
+        tmp_path, kind=server_kind, tls=certificates, options=["-tls-required=true"]
+    ) as nsqd:
         await carry(nsqd.tcp_address, topic, 10, tls=trust)
         heard = Heard()
         async with Consumer(topic, "c", nsqd=nsqd.tcp_address, on_event=heard.add):
@@ -480,9 +491,9 @@ def ipv6() -> bool:
 @pytest.mark.skipif(not ipv6(), reason="this machine has no IPv6")
 @pytest.mark.parametrize("transport", ["plain", "snappy"])
 def test_nsqd_may_be_at_an_ipv6_address(
-    run: Callable[..., None], tmp_path: Path, topic: str, transport: str
+    server_kind: Kind, run: Callable[..., None], tmp_path: Path, topic: str, transport: str
 ) -> None:
-    with start_nsqd(tmp_path, options=["-tcp-address=[::1]:0"]) as nsqd:
+    with start_nsqd(tmp_path, kind=server_kind, options=["-tcp-address=[::1]:0"]) as nsqd:
         assert nsqd.tcp_address.startswith("[::1]:")
         run(carry, nsqd.tcp_address, topic, **TRANSPORTS[transport])
 
@@ -492,6 +503,7 @@ def test_nsqd_may_be_at_an_ipv6_address(
     [("unix:", "plain"), ("unix://", "plain"), *(("", transport) for transport in TRANSPORTS)],
 )
 def test_nsqd_may_be_at_a_unix_socket(
+    server_kind: Kind,
     run: Callable[..., None],
     tmp_path: Path,
     topic: str,
@@ -501,7 +513,9 @@ def test_nsqd_may_be_at_a_unix_socket(
     scheme: str,
 ) -> None:
     path = tmp_path / "nsqd.sock"
-    with start_nsqd(tmp_path, tls=certificates, options=[f"-tcp-address={path}"]) as nsqd:
+    with start_nsqd(
+        tmp_path, kind=server_kind, tls=certificates, options=[f"-tcp-address={path}"]
+    ) as nsqd:
         assert nsqd.tcp_address == str(path)
         run(carry, f"{scheme}{path}", topic, 20, **options_of(transport, trust))
 
