@@ -1,6 +1,7 @@
 // The real servers and utilities that the tests talk to. `./dev servers` builds them.
 //
-// Not a Go program of ours: the `tool` lines name what is built, go.sum pins every source file.
+// The `tool` lines name what is built, go.sum pins every source file. One of them is ours: go_nsq, a
+// client made with go-nsq.
 module nsqflow/tools/nsqd
 
 go 1.24 // the first that knows `tool`; any newer one will do
@@ -17,7 +18,10 @@ tool (
 	github.com/nsqio/nsq/apps/nsqd
 	github.com/nsqio/nsq/apps/nsqlookupd
 	github.com/nsqio/nsq/apps/to_nsq
+	nsqflow/tools/nsqd/go_nsq
 )
+
+require github.com/nsqio/go-nsq v1.1.0
 
 require (
 	github.com/BurntSushi/toml v1.3.2 // indirect
@@ -30,7 +34,6 @@ require (
 	github.com/julienschmidt/httprouter v1.3.0 // indirect
 	github.com/mreiferson/go-options v1.0.0 // indirect
 	github.com/nsqio/go-diskqueue v1.1.0 // indirect
-	github.com/nsqio/go-nsq v1.1.0 // indirect
 	github.com/nsqio/nsq v1.3.0 // indirect
 	golang.org/x/sys v0.10.0 // indirect
 )
