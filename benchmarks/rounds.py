@@ -52,7 +52,10 @@ Measure = Literal["rate", "p99"]
 
 @dataclass(frozen=True)
 class Goal:
-    """A ratio that must be reached: ``contender`` against the best of ``peers``."""
+    """A ratio that must be reached: ``contender`` against the best of ``peers``.
+
+    Without a bound it is only shown.
+    """
 
     contender: str
     peers: tuple[str, ...]
@@ -210,9 +213,13 @@ def judged(ratio: Ratio) -> str:
     goal = ratio.goal
     subject = goal.contender if goal.of == "rate" else f"{goal.of} of {goal.contender}"
     peers = goal.peers[0] if len(goal.peers) == 1 else f"the best of {', '.join(goal.peers)}"
-    bound = f"{goal.at_most:g}x or less" if goal.at_least is None else f"{goal.at_least:g}x or more"
+    bound = "no goal"
+    if goal.at_least is not None:
+        bound = f"goal: {goal.at_least:g}x or more"
+    elif goal.at_most is not None:
+        bound = f"goal: {goal.at_most:g}x or less"
     span = f"{ratio.low:.2f} to {ratio.high:.2f}"
-    return f"{subject}: {ratio.median:.2f}x {peers} ({span}; goal: {bound})"
+    return f"{subject}: {ratio.median:.2f}x {peers} ({span}; {bound})"
 
 
 def write_json(path: Path, data: object) -> None:

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from benchmarks.clients.worker import BODY, MAX_IN_FLIGHT, PACE
+from benchmarks.clients.worker import BODY, PACE, SURPLUS
 from benchmarks.rounds import ContenderFailed, Sample
 from benchmarks.topics import Topic
 
@@ -17,9 +17,6 @@ ROOT = Path(__file__).resolve().parents[1]  # where the workers are found as mod
 FIRST_COUNT = 4_000  # messages of the first run, from which the next is reckoned
 STEP = 1_000  # counts are multiples: whole batches of all sizes
 MAX_COUNT = 1_900_000  # what nsqd is told to hold in memory, with some room
-# Behind the last message that counts lie others: without them it would wait in nsqd's output buffer
-# for the timeout of that, and every run would take a multiple of 250 ms.
-SURPLUS = 2 * MAX_IN_FLIGHT
 MARGIN = 1.2
 MAX_GROWTH = 40.0
 STARTUP = 20.0  # seconds for everything beside the messages, on a machine that is busy
@@ -87,13 +84,19 @@ class ClientRuns:
             if self.kind == "consume":
                 topic.fill(count + SURPLUS, BODY)
             figures = read_figures(self.output_of_worker(topic, count))
-            if self.kind == "consume":
-                topic.await_departure()
-                if (left := topic.unfinished() - SURPLUS) > 0:
-                    raise ContenderFailed(f"left {left} of {count} messages unfinished")
-            elif self.kind != "latency" and (depth := topic.depth()) != count:
-                raise ContenderFailed(f"published {depth} messages and not {count}")
+            self.check(topic, count)
         return figures
+
+    def check(self, topic: Topic, count: int) -> None:
+        if self.kind == "latency":
+            return
+        expected = count if self.kind.startswith("publish") else count + SURPLUS
+        if (published := topic.published()) != expected:
+            raise ContenderFailed(f"published {published} messages and not {expected}")
+        if self.kind in ("consume", "through"):
+            topic.await_departure()
+            if (left := topic.unfinished() - SURPLUS) > 0:
+                raise ContenderFailed(f"left {left} of {count} messages unfinished")
 
     def output_of_worker(self, topic: Topic, count: int) -> str:
         command = [*self.command, topic.nsqd, topic.name, str(count)]

@@ -37,9 +37,9 @@ class Topic:
             self._ask("POST", f"/mpub?topic={self.name}&binary=true", data)
         self._await(lambda: self.unfinished() == messages)
 
-    def depth(self) -> int:
-        """How many messages were published, where there is no channel to take them."""
-        return int(self._stats()["depth"])
+    def published(self) -> int:
+        """How many messages have come into the topic."""
+        return int(self._stats()["message_count"])
 
     def unfinished(self) -> int:
         """How many messages of the channel are not finished."""

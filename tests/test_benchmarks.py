@@ -4,9 +4,11 @@ import json
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
+from pathlib import Path
 
 import pytest
 
+from benchmarks.bench_broker import NAMES, STARTERS, WORKER, show_starts, time_start
 from benchmarks.bench_clients import GOALS, TABLES, Entry, passed, selected
 from benchmarks.clients.worker import BODY, CHANNEL, Stopwatch
 from benchmarks.rounds import (
@@ -23,7 +25,7 @@ from benchmarks.rounds import (
 )
 from benchmarks.runs import MAX_COUNT, ClientRuns, Figures, next_count, read_figures
 from benchmarks.topics import Topic
-from tests.fixtures.servers import Nsqd, start_nsqd
+from tests.fixtures.servers import Kind, Nsqd, start_nsqd
 
 
 def samples(**rates: list[float]) -> dict[str, list[Sample]]:
@@ -47,6 +49,14 @@ def test_of_latencies_the_smallest_is_the_best() -> None:
     ratio = compare(goal, taken)
     assert ratio.median == pytest.approx(1.5)
     assert not ratio.reached
+
+
+def test_a_ratio_without_a_goal_is_only_shown(capsys: pytest.CaptureFixture[str]) -> None:
+    taken = {"ours": sampler(iter([1.0] * 3)), "theirs": sampler(iter([4.0] * 3))}
+    report = judge("test", taken, [Goal("ours", ("theirs",))], rounds=2)
+    show(report)
+    assert report.reached
+    assert "ours: 0.25x theirs (0.25 to 0.25; no goal)" in capsys.readouterr().out
 
 
 def test_each_round_starts_with_the_next_contender() -> None:
@@ -163,6 +173,7 @@ FIGURES = 'print(\'{"messages": 1, "seconds": 1, "cpu_seconds": 1}\')'
     [
         ("raise SystemExit('no nsqd')", "publish", "exit code 1: no nsqd"),
         (FIGURES, "publish", "published 0 messages and not 1000"),
+        (FIGURES, "through", "published 0 messages and not 6000"),
         (FIGURES, "consume-batch", "left 1000 of 1000 messages unfinished"),
     ],
 )
@@ -192,3 +203,28 @@ def test_each_of_our_workers_runs(entry: Entry, bench_nsqd: Nsqd) -> None:
     assert figures.messages == 1000
     assert figures.seconds > 0
     assert (figures.p99 is not None) == (entry.scenario == "latency")
+
+
+@pytest.mark.parametrize("kind", ["real", "ours"])
+@pytest.mark.parametrize("table", STARTERS)
+def test_messages_go_through_each_broker_that_is_measured(
+    table: str, kind: Kind, tmp_path: Path
+) -> None:
+    with STARTERS[table](tmp_path, kind) as server:
+        new_topic = partial(Topic, server.tcp_address, server.http_address)
+        figures = ClientRuns(WORKER, "through", 0.1, new_topic).run_once(1000)
+    assert figures.messages >= 1000
+    assert figures.seconds > 0
+
+
+@pytest.mark.parametrize("kind", ["real", "ours"])
+def test_a_start_is_timed_until_a_message_is_taken(kind: Kind) -> None:
+    assert time_start(kind) > 0
+
+
+@pytest.mark.parametrize(("seconds", "reached"), [([1.4, 9.0, 0.1], True), ([1.6], False)])
+def test_a_start_is_judged_by_the_median(
+    seconds: list[float], reached: bool, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert show_starts({NAMES["ours"]: seconds, NAMES["real"]: [9.0]}) is reached
+    assert ("ok" if reached else "MISSED") in capsys.readouterr().out

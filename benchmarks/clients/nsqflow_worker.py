@@ -6,12 +6,14 @@ import asyncio
 from time import perf_counter, perf_counter_ns
 
 from benchmarks.clients.worker import (
+    AHEAD,
     BATCH,
     BODY,
     CHANNEL,
     MAX_IN_FLIGHT,
     OUTPUT_BUFFER_TIMEOUT,
     PACE,
+    SURPLUS,
     AsyncScenario,
     Stopwatch,
     Task,
@@ -99,6 +101,33 @@ async def consume_by_batch(task: Task, stopwatch: Stopwatch) -> None:
                 break
 
 
+async def through(task: Task, stopwatch: Stopwatch) -> None:
+    """Publish and consume at the same time, in batches of 500."""
+    bodies = [BODY] * 500
+    room = asyncio.Semaphore(AHEAD // len(bodies))
+
+    async def publish_all() -> None:
+        for _ in range(0, task.count + SURPLUS, len(bodies)):
+            await room.acquire()
+            await producer.publish_many(task.topic, bodies)
+
+    seen = 0
+    async with Producer(task.nsqd) as producer, new_consumer(task) as consumer:
+        stopwatch.start()
+        publishing = asyncio.create_task(publish_all())
+        async for batch in consumer.batches(size=len(bodies), max_wait=0.5):
+            before = seen
+            seen += len(batch)
+            batch.finish()
+            for _ in range(before // len(bodies), seen // len(bodies)):
+                room.release()
+            if seen >= task.count:
+                stopwatch.stop()
+                stopwatch.figures["messages"] = seen
+                break
+        await publishing
+
+
 async def latency(task: Task, stopwatch: Stopwatch) -> None:
     took: list[float] = []
     arrived = asyncio.Event()
@@ -148,6 +177,7 @@ SCENARIOS: dict[str, AsyncScenario] = {
     "consume-iterator": consume_by_iterator,
     "consume-context": consume_by_context,
     "consume-batch": consume_by_batch,
+    "through": through,
     "latency": latency,
 }
 

@@ -22,6 +22,10 @@ BODY = bytes(200)
 IN_FLIGHT = 200
 BATCH = [BODY] * 200
 MAX_IN_FLIGHT = 2500
+# Behind the last message that counts lie others: without them it would wait in nsqd's output buffer
+# for the timeout of that, and every run would take a multiple of 250 ms.
+SURPLUS = 2 * MAX_IN_FLIGHT
+AHEAD = 20_000  # messages between publisher and consumer, where both are at work
 PACE = 0.001  # seconds from one publish to the next, where the latency is measured
 OUTPUT_BUFFER_TIMEOUT = 0.025
 LINGER = 0.2  # seconds in which a client without a clean close gets its last commands out

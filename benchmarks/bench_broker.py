@@ -1,0 +1,144 @@
+"""What our nsqd can do beside the real one: each in a process of its own, under the same client.
+
+The client is nsqflow on asyncio, one process with one connection to publish and one to consume:
+batches of 500 bodies of 200 bytes (MPUB), one awaited after the other, and at the same time batches
+of 500 at max_in_flight 2500 and nsqd's default output buffer. Not more than 20,000 messages lie
+between. The rate counts what was published, consumed and finished; the CPU is the client's.
+
+memory   queues in memory
+durable  ours with -data-path: every message is on disk before it is answered; the real one with
+         -mem-queue-size=0: every message goes through its disk queue, synced every 2500
+start    from the command to the OK for a first PUB, the median of five
+"""
+
+from __future__ import annotations
+
+import argparse
+import struct
+import sys
+from contextlib import ExitStack
+from functools import partial
+from pathlib import Path
+from statistics import median
+from tempfile import TemporaryDirectory
+from time import perf_counter
+
+from benchmarks.rounds import MIN_SECONDS, ROUNDS, Goal, Report, as_json, judge, show, write_json
+from benchmarks.runs import ClientRuns
+from benchmarks.topics import Topic
+from tests.fixtures.servers import Kind, Nsqd, command_of
+
+NAMES: dict[Kind, str] = {"ours": "nsqflow nsqd (uvloop)", "real": "nsqd 1.3.0 (Go)"}
+WORKER = [sys.executable, "-m", "benchmarks.clients.nsqflow_worker"]
+IN_MEMORY = "-mem-queue-size=1000000"
+GOALS = {
+    "memory": Goal(NAMES["ours"], (NAMES["real"],), at_least=0.2),
+    "durable": Goal(NAMES["ours"], (NAMES["real"],)),
+}
+STARTS = 5
+MAX_START = 1.5  # seconds
+PUB = b"  V2PUB start\n" + struct.pack(">l", 1) + b"x"
+OK = struct.pack(">ll", 6, 0) + b"OK"
+
+
+def start(kind: Kind, *options: str) -> Nsqd:
+    addresses = ["-tcp-address=127.0.0.1:0", "-http-address=127.0.0.1:0"]
+    return Nsqd([*command_of("nsqd", kind), *addresses, *options], [])
+
+
+def start_in_memory(folder: Path, kind: Kind) -> Nsqd:
+    # The real one can't do without a folder, but leaves no message there.
+    options = [f"-data-path={folder}"] if kind == "real" else []
+    return start(kind, IN_MEMORY, *options)
+
+
+def start_durable(folder: Path, kind: Kind) -> Nsqd:
+    options = ["-mem-queue-size=0"] if kind == "real" else []
+    return start(kind, f"-data-path={folder}", *options)
+
+
+STARTERS = {"memory": start_in_memory, "durable": start_durable}
+
+
+def measure_table(table: str, rounds: int, seconds: float) -> Report:
+    with ExitStack() as stack:
+        samplers = {}
+        for kind, name in NAMES.items():
+            folder = Path(stack.enter_context(TemporaryDirectory()))
+            nsqd = stack.enter_context(STARTERS[table](folder, kind))
+            new_topic = partial(Topic, nsqd.tcp_address, nsqd.http_address)
+            samplers[name] = ClientRuns(WORKER, "through", seconds, new_topic)
+        title = f"publish_many and batches through nsqd, {table}; client on asyncio, 2 connections"
+        report = judge(title, samplers, [GOALS[table]], rounds=rounds)
+    show(report)
+    return report
+
+
+def time_start(kind: Kind) -> float:
+    """Seconds until a command has become an nsqd that takes messages."""
+    with TemporaryDirectory() as folder:
+        before = perf_counter()
+        with start_in_memory(Path(folder), kind) as nsqd, nsqd.connect() as connection:
+            connection.sendall(PUB)
+            answer = b""
+            while len(answer) < len(OK) and (data := connection.recv(len(OK) - len(answer))):
+                answer += data
+            took = perf_counter() - before
+        if answer != OK:
+            raise RuntimeError(f"{NAMES[kind]} answers {answer!r} to a first PUB")
+        return took
+
+
+def measure_starts() -> dict[str, list[float]]:
+    taken: dict[str, list[float]] = {name: [] for name in NAMES.values()}
+    for _ in range(STARTS):
+        for kind, name in NAMES.items():
+            taken[name].append(time_start(kind))
+    return taken
+
+
+def show_starts(taken: dict[str, list[float]]) -> bool:
+    """Print the times; whether ours is quick enough."""
+    print("from the command to the first PUB answered OK")
+    for name, seconds in taken.items():
+        span = f"{min(seconds):.2f} to {max(seconds):.2f}"
+        print(f"  {name:21}  {median(seconds):.2f} s ({span})")
+    reached = median(taken[NAMES["ours"]]) <= MAX_START
+    print(f"  {'ok    ' if reached else 'MISSED'} {NAMES['ours']} (goal: {MAX_START} s or less)")
+    return reached
+
+
+def main() -> int:
+    args = parse_arguments()
+    good = True
+    figures: list[dict[str, object]] = []
+    for table in args.only:
+        if table == "start":
+            starts = measure_starts()
+            good &= show_starts(starts)
+            figures.append({"title": "start", "seconds": starts})
+        else:
+            report = measure_table(table, args.rounds, args.seconds)
+            good &= report.reached and not report.failures
+            figures.append(as_json(report))
+    if args.json:
+        write_json(args.json, figures)
+    return 0 if good else 1
+
+
+def parse_arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    tables = [*STARTERS, "start"]
+    parser.add_argument("--json", type=Path, help="write the figures to this file")
+    parser.add_argument("--rounds", type=int, default=ROUNDS)
+    parser.add_argument("--seconds", type=float, default=MIN_SECONDS, help="of each run")
+    parser.add_argument("--only", choices=tables, action="append", help="of the scenarios")
+    args = parser.parse_args()
+    args.only = args.only or tables
+    return args
+
+
+if __name__ == "__main__":
+    sys.exit(main())
