@@ -1,0 +1,140 @@
+"""The disk is full: nothing more is taken in, and all else goes on until there is room again."""
+
+from __future__ import annotations
+
+import json
+import resource
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from nsqflow import Consumer, Producer, admin
+from nsqflow.client.options import ClientOptions, ConsumerOptions
+from nsqflow.errors import NsqError, PublishUncertain, ServerError
+from tests.faults.broker.footprint import complaints
+from tests.fixtures.loops import asynchronous
+from tests.fixtures.servers import Nsqd, start_nsqd
+
+pytestmark = pytest.mark.skipif(
+    sys.platform != "linux", reason="another process's files are limited by Linux only"
+)
+
+BODY = b"x" * 5_000
+HASTE = ClientOptions(reconnect_delay=0.02, max_reconnect_delay=0.02)
+READER = ConsumerOptions(max_in_flight=50, max_attempts=0, max_backoff_duration=0)
+
+
+@contextmanager
+def full(server: Nsqd, room: int = 0) -> Iterator[None]:
+    """Let none of a server's files grow beyond ``room`` bytes: to it the disk is full."""
+    pid = server.process.pid
+    before = resource.prlimit(pid, resource.RLIMIT_FSIZE)
+    resource.prlimit(pid, resource.RLIMIT_FSIZE, (room, before[1]))
+    try:
+        yield
+    finally:
+        resource.prlimit(pid, resource.RLIMIT_FSIZE, before)
+
+
+async def create(server: Nsqd) -> None:
+    """Have the topic, and the channel."""
+    async with admin.Nsqd(server.http_address) as nsqd:
+        await nsqd.create_topic("full")
+        await nsqd.create_channel("full", "out")
+
+
+async def fill(producer: Producer, taken: list[bytes]) -> NsqError:
+    """Publish until it is refused; why that was."""
+    while True:
+        body = b"%d:" % len(taken) + BODY
+        try:
+            await producer.publish("full", body)
+        except NsqError as error:
+            return error
+        taken.append(body)
+
+
+async def consume(server: Nsqd, count: int) -> list[bytes]:
+    """The bodies of so many messages, all of them finished."""
+    bodies: list[bytes] = []
+    async with Consumer("full", "out", nsqd=server.tcp_address, **READER) as consumer:
+        async for message in consumer:
+            bodies.append(message.body)
+            message.finish()
+            if len(bodies) == count:
+                break
+    return bodies
+
+
+@asynchronous
+async def test_a_full_disk_refuses_publishes_and_nothing_else(tmp_path: Path) -> None:
+    taken: list[bytes] = []
+    with start_nsqd(tmp_path, kind="ours") as server:
+        await create(server)
+        nsqd = admin.Nsqd(server.http_address)
+        async with Producer(server.tcp_address, **HASTE) as producer, nsqd:
+            assert server.ask("/ping") == (200, b"OK")
+            with full(server, 2_000_000):
+                error = await fill(producer, taken)
+                assert isinstance(error, ServerError)
+                assert error.code == "E_PUB_FAILED"
+                assert taken
+                for delay in (None, 0.01):
+                    with pytest.raises(ServerError, match=r"E_D?PUB_FAILED"):
+                        await producer.publish("full", BODY, delay=delay)
+                with pytest.raises(PublishUncertain, match="E_MPUB_FAILED"):
+                    await producer.publish_many("full", [BODY, BODY])
+                with pytest.raises(NsqError, match="503"):
+                    await nsqd.publish("full", BODY)
+                status, health = server.ask("/ping")
+                assert (status, health[:3]) == (500, b"NOK")
+                half = len(taken) // 2
+                bodies = await consume(server, half)
+                assert set(bodies) <= set(taken)
+            await producer.publish("full", b"there is room again")
+            await nsqd.publish("full", b"over HTTP too")
+            assert server.ask("/ping") == (200, b"OK")
+            taken += [b"there is room again", b"over HTTP too"]
+            bodies += await consume(server, len(taken) - half)
+            assert sorted(b[:20] for b in bodies) == sorted(b[:20] for b in taken)
+            assert not complaints(server)
+
+
+@asynchronous
+async def test_a_backlog_can_be_read_from_a_disk_that_is_full(tmp_path: Path) -> None:
+    taken = [b"%d" % number for number in range(2_000)]
+    with start_nsqd(tmp_path, kind="ours", options=["-mem-queue-size=100"]) as server:
+        await create(server)
+        async with Producer(server.tcp_address, **HASTE) as producer:
+            await producer.publish_many("full", taken)
+            with full(server):
+                with pytest.raises(ServerError, match="E_PUB_FAILED"):
+                    await producer.publish("full", b"refused")
+                with pytest.raises(ServerError, match="E_PUB_FAILED"):
+                    await producer.publish("another", b"refused")
+                assert await consume(server, len(taken)) == taken
+            await producer.publish("full", b"last")
+        assert await consume(server, 1) == [b"last"]
+    with start_nsqd(tmp_path, kind="ours") as server:
+        _, stats = server.ask("/stats?format=json&topic=full&include_clients=false")
+        (channel,) = json.loads(stats)["topics"][0]["channels"]
+        assert channel["depth"] == channel["deferred_count"] == 0
+
+
+@asynchronous
+async def test_what_was_finished_while_the_disk_was_full_is_not_stored_for_ever(
+    tmp_path: Path,
+) -> None:
+    taken: list[bytes] = []
+    with start_nsqd(tmp_path, kind="ours") as server:
+        await create(server)
+        async with Producer(server.tcp_address, **HASTE) as producer:
+            with full(server, 2_000_000):
+                await fill(producer, taken)
+                await consume(server, len(taken))
+            await producer.publish("full", b"last")
+    with start_nsqd(tmp_path, kind="ours") as server:
+        assert await consume(server, 1) == [b"last"]
