@@ -1,0 +1,234 @@
+"""The embedded broker, as its users have it: nodes, discovery, restarts, storage."""
+
+import asyncio
+import threading
+from pathlib import Path
+
+import pytest
+
+import nsqflow
+from nsqflow import admin, blocking
+from nsqflow.broker import BackgroundBroker, Broker
+from tests.fixtures.loops import asynchronous
+
+
+async def consume(broker: Broker, topic: str, count: int, channel: str = "ch") -> list[bytes]:
+    """Wait for so many messages, found through nsqlookupd, and finish them."""
+    bodies: list[bytes] = []
+    async with nsqflow.Consumer(
+        topic, channel, lookupd=broker.lookupd_addresses, lookupd_poll_interval=0.1
+    ) as consumer:
+        async for message in consumer:
+            bodies.append(message.body)
+            message.finish()
+            if len(bodies) == count:
+                break
+    return bodies
+
+
+async def channel_stats(broker: Broker, topic: str, node: int = 0) -> admin.ChannelStats:
+    """What a node counts for the channel ``ch``."""
+    async with admin.Nsqd(broker.nsqd_http_addresses[node]) as nsqd:
+        stats = await nsqd.stats(topic=topic)
+    return stats.topics[0].channels[0]
+
+
+@asynchronous
+async def test_what_is_published_is_consumed_through_nsqlookupd() -> None:
+    async with Broker(nodes=2) as broker:
+        async with nsqflow.Producer(broker.nsqd_addresses) as producer:
+            for i in range(10):
+                await producer.publish("orders", b"%d" % i)
+        assert sorted(await consume(broker, "orders", 10)) == [b"%d" % i for i in range(10)]
+
+
+@asynchronous
+async def test_nsqlookupd_knows_all_nodes_as_soon_as_the_broker_has_started() -> None:
+    async with Broker(nodes=3) as broker, admin.Lookupd(broker.lookupd_addresses[0]) as lookupd:
+        nodes = {node.address for node in await lookupd.nodes()}
+    assert nodes == set(broker.nsqd_addresses)
+
+
+@asynchronous
+async def test_a_topic_can_be_created_on_all_nodes() -> None:
+    async with Broker(nodes=2) as broker:
+        await broker.create_topic("orders")
+        for address in broker.nsqd_http_addresses:
+            async with admin.Nsqd(address) as nsqd:
+                assert [topic.name for topic in (await nsqd.stats()).topics] == ["orders"]
+
+
+@asynchronous
+async def test_a_node_that_is_stopped_keeps_what_it_has_in_memory_and_its_ports() -> None:
+    async with Broker() as broker:
+        [address] = broker.nsqd_addresses
+        async with nsqflow.Producer(address) as producer:
+            await producer.publish_many("orders", [b"%d" % i for i in range(100)])
+            await producer.publish("orders", b"later", delay=0.2)
+        await broker.stop_node(0)
+        with pytest.raises(OSError, match=r"refused|Connect call failed"):
+            await asyncio.open_connection(*address.split(":"))
+        await broker.start_node(0)
+        assert broker.nsqd_addresses == [address]
+        assert len(await consume(broker, "orders", 101)) == 101
+
+
+@asynchronous
+async def test_what_was_in_flight_when_a_node_stopped_is_delivered_again() -> None:
+    async with Broker() as broker:
+        async with nsqflow.Producer(broker.nsqd_addresses) as producer:
+            await producer.publish("orders", b"x")
+        async with nsqflow.Consumer(
+            "orders", "ch", nsqd=broker.nsqd_addresses, reconnect_delay=0.05
+        ) as consumer:
+            first = await anext(consumer)
+            await broker.stop_node(0)
+            await broker.start_node(0)
+            again = await anext(consumer)
+            assert (again.id, again.attempts) == (first.id, 2)
+            again.finish()
+            first.finish()  # too late, but the consumer waits for it
+
+
+@asynchronous
+async def test_a_node_that_is_killed_loses_its_memory_but_not_its_names() -> None:
+    async with Broker() as broker:
+        async with nsqflow.Producer(broker.nsqd_addresses) as producer:
+            await producer.publish("orders", b"lost")
+        async with admin.Nsqd(broker.nsqd_http_addresses[0]) as nsqd:
+            await nsqd.create_channel("orders", "ch")
+            await nsqd.pause_channel("orders", "ch")
+        await broker.kill_node(0)
+        await broker.start_node(0)
+        stats = await channel_stats(broker, "orders")
+        assert (stats.name, stats.depth, stats.paused) == ("ch", 0, True)
+
+
+@asynchronous
+async def test_with_a_data_path_a_kill_loses_nothing(tmp_path: Path) -> None:
+    async with Broker(data_path=tmp_path) as broker:
+        async with nsqflow.Producer(broker.nsqd_addresses) as producer:
+            await producer.publish_many("orders", [b"%d" % i for i in range(1000)])
+            await producer.publish("orders", b"later", delay=0.5)
+        await broker.kill_node(0)
+        await broker.start_node(0)
+        assert len(set(await consume(broker, "orders", 1001))) == 1001
+
+
+@asynchronous
+async def test_with_a_data_path_another_broker_goes_on_with_it(tmp_path: Path) -> None:
+    async with Broker(data_path=tmp_path) as broker:
+        async with nsqflow.Producer(broker.nsqd_addresses) as producer:
+            await producer.publish_many("orders", [b"a", b"b", b"c"])
+        async with admin.Nsqd(broker.nsqd_http_addresses[0]) as nsqd:
+            await nsqd.create_channel("orders", "ch")
+            await nsqd.pause_channel("orders", "ch")
+    async with Broker(data_path=tmp_path) as broker:
+        stats = await channel_stats(broker, "orders")
+        assert (stats.depth, stats.paused) == (3, True)
+        async with admin.Nsqd(broker.nsqd_http_addresses[0]) as nsqd:
+            await nsqd.unpause_channel("orders", "ch")
+        assert await consume(broker, "orders", 3) == [b"a", b"b", b"c"]
+
+
+@asynchronous
+async def test_what_was_finished_does_not_come_again_after_a_kill(tmp_path: Path) -> None:
+    async with Broker(data_path=tmp_path) as broker:
+        async with nsqflow.Producer(broker.nsqd_addresses) as producer:
+            await producer.publish_many("orders", [b"1", b"2", b"3"])
+            assert await consume(broker, "orders", 2) == [b"1", b"2"]
+            # What is answered is stored, and with it all that was finished before.
+            await producer.publish("orders", b"4")
+        await broker.kill_node(0)
+        await broker.start_node(0)
+        assert sorted(await consume(broker, "orders", 2)) == [b"3", b"4"]
+
+
+@asynchronous
+async def test_options_are_those_of_nsqd_in_seconds() -> None:
+    async with (
+        Broker(max_msg_size=10) as broker,
+        nsqflow.Producer(broker.nsqd_addresses) as producer,
+    ):
+        with pytest.raises(nsqflow.ServerError, match="E_BAD_MESSAGE"):
+            await producer.publish("orders", b"12345678901")
+
+
+@asynchronous
+async def test_memory_is_bounded_and_what_does_not_fit_is_refused() -> None:
+    async with (
+        Broker(max_memory=100_000) as broker,
+        nsqflow.Producer(broker.nsqd_addresses, reconnect_delay=0.05) as producer,
+    ):
+        with pytest.raises(nsqflow.ServerError, match=r"E_PUB_FAILED .*max-memory"):
+            for _ in range(100):
+                await producer.publish("orders", bytes(2000))
+        async with admin.Nsqd(broker.nsqd_http_addresses[0]) as nsqd:
+            depth = (await nsqd.stats()).topics[0].depth
+        assert 0 < depth < 50
+        assert len(await consume(broker, "orders", depth)) == depth
+        await producer.publish("orders", b"there is room again")
+
+
+def test_wrong_arguments_are_named() -> None:
+    with pytest.raises(nsqflow.ConfigError, match="dialect 'x'; this version has 'classic' alone"):
+        Broker("x")
+    with pytest.raises(nsqflow.ConfigError, match="nodes 0; 1 to 100 are allowed"):
+        Broker(nodes=0)
+    with pytest.raises(nsqflow.ConfigError, match="max_message_size"):
+        Broker(max_message_size=1)
+    with pytest.raises(nsqflow.ConfigError, match="msg_timeout -1"):
+        Broker(msg_timeout=-1)
+
+
+@asynchronous
+async def test_nodes_are_named_by_number() -> None:
+    async with Broker() as broker:
+        with pytest.raises(nsqflow.ConfigError, match="node 1; there are 0 to 0"):
+            await broker.stop_node(1)
+        with pytest.raises(nsqflow.ConfigError, match="node 0 is running"):
+            await broker.start_node(0)
+        await broker.stop_node(0)
+        with pytest.raises(nsqflow.ConfigError, match="node 0 is not running"):
+            await broker.kill_node(0)
+
+
+@asynchronous
+async def test_partitions_are_not_for_classic_nsq() -> None:
+    async with Broker() as broker:
+        with pytest.raises(nsqflow.ConfigError, match=r"partitions=2.*classic NSQ has none"):
+            await broker.create_topic("orders", partitions=2)
+
+
+@asynchronous
+async def test_a_stopped_broker_leaves_nothing_behind(tmp_path: Path) -> None:
+    threads = {*threading.enumerate()}
+    tasks = asyncio.all_tasks()
+    async with Broker(nodes=2, data_path=tmp_path) as broker:
+        async with nsqflow.Producer(broker.nsqd_addresses) as producer:
+            await producer.publish("orders", b"x")
+        assert await consume(broker, "orders", 1) == [b"x"]
+    # (The executor that opens the store is the loop's, and ends with it.)
+    left = {each for each in {*threading.enumerate()} - threads if "asyncio" not in each.name}
+    assert left == set()
+    assert asyncio.all_tasks() == tasks
+
+
+def test_plain_code_uses_a_broker_on_a_thread() -> None:
+    with BackgroundBroker(nodes=2) as broker:
+        broker.create_topic("orders")
+        with blocking.Producer(broker.nsqd_addresses) as producer:
+            producer.publish("orders", b"x")
+        broker.stop_node(0)
+        broker.start_node(0)
+        broker.kill_node(1)
+        broker.start_node(1)
+    assert "nsqflow-broker" not in {thread.name for thread in threading.enumerate()}
+
+
+def test_a_broker_that_can_not_start_leaves_no_thread_behind(tmp_path: Path) -> None:
+    (tmp_path / "nsqd-0").mkdir()
+    (tmp_path / "nsqd-0" / "nsqd.db").write_text("no database" * 1000)
+    with pytest.raises(nsqflow.NsqError, match="nsqd-0"):
+        BackgroundBroker(data_path=tmp_path).start()
+    assert "nsqflow-broker" not in {thread.name for thread in threading.enumerate()}
