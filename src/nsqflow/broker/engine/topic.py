@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence, Set
+from itertools import repeat
 from typing import TYPE_CHECKING
 
 from nsqflow.broker.engine.channel import Channel
@@ -64,7 +65,7 @@ class Topic:
         self._check_room(size + COST * len(bodies), spillable=not delay)
         due = now + delay if delay else 0
         ids = self._engine.ids.take(len(bodies), now)
-        entries = [Entry(id, now, body, 0, due) for id, body in zip(ids, bodies, strict=True)]
+        entries = [*map(Entry, ids, repeat(now), bodies, repeat(0), repeat(due))]
         self.message_count += len(entries)
         self.message_bytes += size
         if self.paused or self.waiting or not self.channels:
@@ -172,11 +173,11 @@ class Topic:
             self._backlog.put(entries)
 
     def _pass_on(self, entries: Sequence[Entry], now: int) -> None:
-        copies = entries  # the first channel takes them as they are
-        for channel in self.channels.values():
+        for number, channel in enumerate(self.channels.values()):
+            # The first one takes them as they are.
+            copies = [entry.copy() for entry in entries] if number else entries
             self._engine.journal_of(channel.place).put(channel.place, copies)
             self._give(channel, copies, now)
-            copies = [entry.copy() for entry in entries]
 
     @staticmethod
     def _give(channel: Channel, entries: Sequence[Entry], now: int) -> None:

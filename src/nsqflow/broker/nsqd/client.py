@@ -166,9 +166,7 @@ class Client(asyncio.Protocol):
         self.output.flush()
         self._end()
         self._timers.cancel_all()
-        self.output.when_written(self._transport.close)
-        # A client that never reads shall not keep us from closing.
-        self._timers.set("close", _CLOSE_TIMEOUT + self.nsqd.faults.delay, self.abort)
+        self.output.when_written(self._hang_up)
 
     async def gone(self) -> None:
         """Wait until the connection has come to its end."""
@@ -295,12 +293,17 @@ class Client(asyncio.Protocol):
         unsent = self._transport.get_write_buffer_size()
         deaf = bool(self._task or self.answers or unsent > _MOST_UNSENT)
         if deaf != self._heartbeat.excused:
-            self._heartbeat.excused = deaf
+            self._heartbeat.excuse(deaf)
             (self._transport.pause_reading if deaf else self._transport.resume_reading)()
 
     def _fail(self, code: str, text: str) -> None:
         self.session.fail(code, text)
         self.answers.clear()  # nothing follows an error that ends the connection
+
+    def _hang_up(self) -> None:
+        self._transport.close()
+        # A client that never reads shall not keep us from closing.
+        self._timers.set("close", _CLOSE_TIMEOUT, self.abort)
 
     def _end(self) -> None:
         self._ending = True

@@ -210,6 +210,9 @@ class Commands:
         client, nsqd = self._client, self._nsqd
         now = nsqd.now()
         settings = client.settings
+        if not settings.heartbeat_interval:  # an IDENTIFY before the last may have said so
+            client.fail("E_INVALID", "cannot SUB with heartbeats disabled")
+            return
         subscriber = Subscriber(client, round(settings.msg_timeout * 10**9), settings.sample_rate)
         subscriber.blocked = True  # until it has its answer
         channel = nsqd.engine.topic(command.topic, now).channel(command.channel, now)

@@ -37,6 +37,11 @@ class Heartbeat:
         """Take note that a command came."""
         self._heard_at = asyncio.get_running_loop().time()
 
+    def excuse(self, excused: bool) -> None:
+        """Expect nothing of it, or do so again: from now on."""
+        self.excused = excused
+        self.heard()
+
     def _beat(self) -> None:
         self._timers.set("heartbeat", self._interval, self._beat)
         self._tell()

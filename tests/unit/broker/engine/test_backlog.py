@@ -31,16 +31,6 @@ def engine(ledger: Ledger) -> Engine:
     return Engine(mem_queue_size=0, journal=ledger)
 
 
-@pytest.fixture
-def topic(engine: Engine) -> Topic:
-    return engine.topic("t", NOW)
-
-
-@pytest.fixture
-def channel(topic: Topic) -> Channel:
-    return topic.channel("c", NOW)
-
-
 def test_what_is_behind_a_full_queue_is_spilled_and_comes_back_in_order(
     engine: Engine, ledger: Ledger, topic: Topic, channel: Channel
 ) -> None:
@@ -205,7 +195,6 @@ def test_a_full_memory_spills_what_is_kept_and_drops_what_is_ephemeral(ledger: L
     subscriber = subscribe(kept)
     assert [entry.body for entry in settle(engine, ledger)] == numbered(1, 2)
     kept.finish(subscriber, [*subscriber.held])
-    subscribe(passing)
     topic.publish(numbered(3), NOW)
     assert engine.memory.full
     assert engine.memory.used == COST + 1

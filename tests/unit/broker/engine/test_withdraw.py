@@ -50,16 +50,6 @@ def engine(ledger: Unreliable) -> Engine:
     return Engine(mem_queue_size=0, journal=ledger)
 
 
-@pytest.fixture
-def topic(engine: Engine) -> Topic:
-    return engine.topic("t", NOW)
-
-
-@pytest.fixture
-def channel(topic: Topic) -> Channel:
-    return topic.channel("c", NOW)
-
-
 def test_what_waits_is_forgotten(
     engine: Engine, ledger: Unreliable, topic: Topic, channel: Channel
 ) -> None:
