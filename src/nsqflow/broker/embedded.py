@@ -11,6 +11,7 @@ run the real nsqd.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Self
@@ -21,7 +22,7 @@ from nsqflow.broker.lookupd.daemon import Nsqlookupd
 from nsqflow.broker.nsqd.daemon import Nsqd
 from nsqflow.broker.nsqd.faults import Faults
 from nsqflow.broker.options import LookupdOptions, NsqdOptions
-from nsqflow.errors import ConfigError
+from nsqflow.errors import ConfigError, LocalProtocolError, NetworkError
 from nsqflow.protocol import check_topic
 
 _PATIENCE = 30.0  # seconds for nsqlookupd, which is in the same loop, to hear of an nsqd
@@ -49,7 +50,7 @@ class Broker:
         if nodes not in range(1, 101):
             raise ConfigError(f"nodes {nodes!r}; 1 to 100 are allowed")
         self._faults = Faults()
-        self._lookupd = Nsqlookupd(LookupdOptions(tcp_address=_ANY_PORT, http_address=_ANY_PORT))
+        self._lookupd: Nsqlookupd | None = None  # while it runs
         self._options = [_options(i, data_path, nsqd_options) for i in range(nodes)]
         self._nodes: list[Nsqd | None] = [None] * nodes
         self._engines: list[Engine | None] = [None] * nodes  # of nodes that are stopped
@@ -60,25 +61,31 @@ class Broker:
 
     @property
     def nsqd_addresses(self) -> list[str]:
-        """Where clients connect to; also of nodes that are stopped."""
-        return [tcp for tcp, _ in self._addresses]
+        """Where clients connect to, once it has started; also of nodes that are stopped."""
+        return [tcp for tcp, _ in self._addresses if tcp]
 
     @property
     def nsqd_http_addresses(self) -> list[str]:
         """Where the HTTP APIs of the nsqd are."""
-        return [http for _, http in self._addresses]
+        return [http for _, http in self._addresses if http]
 
     @property
     def lookupd_addresses(self) -> list[str]:
         """Where nsqlookupd is asked, over HTTP."""
-        return [self._lookupd.http_address]
+        return [self._lookupd.http_address] if self._lookupd else []
 
     # Its life.
 
     async def start(self) -> None:
-        """Start all nodes; returns when nsqlookupd knows them."""
-        await self._lookupd.start()
+        """Start all nodes; returns when nsqlookupd knows them.
+
+        A broker that was stopped can be started again, and goes on with what it has kept.
+        """
+        if self._lookupd is not None:
+            raise LocalProtocolError("the broker is running already")
+        self._lookupd = Nsqlookupd(LookupdOptions(tcp_address=_ANY_PORT, http_address=_ANY_PORT))
         try:
+            await self._lookupd.start()
             for i in range(len(self._nodes)):
                 await self.start_node(i)
         except BaseException:
@@ -86,11 +93,13 @@ class Broker:
             raise
 
     async def stop(self) -> None:
-        """Stop all that runs."""
-        for i, node in enumerate(self._nodes):
-            if node is not None:
-                await self.stop_node(i)
-        await self._lookupd.stop()
+        """Stop all that runs; no matter if nothing does."""
+        lookupd, self._lookupd = self._lookupd, None
+        async with contextlib.AsyncExitStack() as stack:
+            if lookupd is not None:
+                stack.push_async_callback(lookupd.stop)
+            for i in range(len(self._nodes)):
+                stack.push_async_callback(self._stop_if_running, i)
 
     async def __aenter__(self) -> Self:
         await self.start()
@@ -129,10 +138,7 @@ class Broker:
     async def stop_node(self, node: int) -> None:
         """Stop a node as SIGTERM does: it keeps its messages, also those in memory."""
         async with self._turn(node):
-            nsqd = self._running_node(node)
-            self._engines[node] = None if nsqd.durable else nsqd.engine
-            await nsqd.stop()
-            self._nodes[node] = None
+            await self._stop(node)
 
     async def kill_node(self, node: int) -> None:
         """End a node as ``kill -9`` does: what is not on disk is lost, but for the names."""
@@ -165,6 +171,8 @@ class Broker:
     # Private methods
 
     async def _start(self, node: int) -> None:
+        if self._lookupd is None:
+            raise LocalProtocolError("the broker is not running: call start() first")
         options = replace(self._options[node], lookupd_tcp_address=(self._lookupd.tcp_address,))
         nsqd = Nsqd(options, self._engines[node])
         nsqd.faults = self._faults
@@ -174,8 +182,24 @@ class Broker:
         self._options[node] = replace(
             options, tcp_address=nsqd.tcp_address, http_address=nsqd.http_address
         )
-        async with asyncio.timeout(_PATIENCE):
-            await nsqd.lookup_peers.registered()
+        try:
+            async with asyncio.timeout(_PATIENCE):
+                await nsqd.lookup_peers.registered()
+        except TimeoutError:
+            raise NetworkError(
+                f"node {node} could not register with nsqlookupd within {_PATIENCE:g} s"
+            ) from None
+
+    async def _stop(self, node: int) -> None:
+        nsqd = self._running_node(node)
+        self._engines[node] = None if nsqd.durable else nsqd.engine
+        await nsqd.stop()
+        self._nodes[node] = None
+
+    async def _stop_if_running(self, node: int) -> None:
+        async with self._turns[node]:  # somebody else may be stopping it
+            if self._nodes[node] is not None:
+                await self._stop(node)
 
     def _turn(self, node: int) -> asyncio.Lock:
         if node not in range(len(self._nodes)):
@@ -201,6 +225,8 @@ def _options(node: int, data_path: str | Path | None, given: dict[str, Any]) -> 
         except OSError as error:
             raise ConfigError(f"data_path {str(data_path)!r}: {error}") from None
         values["data_path"] = str(folder)
+    if given.get("lookupd_tcp_address"):
+        raise ConfigError("lookupd_tcp_address; a Broker has an nsqlookupd of its own")
     for door in ("tcp_address", "http_address"):
         # nsqlookupd takes no nsqd without both ports.
         if not isinstance(parse_listen_address(door, values[door]), TcpAddress):

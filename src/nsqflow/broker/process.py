@@ -54,6 +54,9 @@ class Daemon(Protocol):
         """Store what there is, and end."""
 
 
+_ESCAPES = {code: f"\\x{code:02x}" for code in (*range(32), *range(127, 160))}
+
+
 class GoFormatter(logging.Formatter):
     """Writes as the real daemons do: prefix, date, time to the microsecond, level, text."""
 
@@ -66,7 +69,9 @@ class GoFormatter(logging.Formatter):
         second, microseconds = divmod(int(record.created * 1_000_000), 1_000_000)
         at = time.strftime("%Y/%m/%d %H:%M:%S", time.localtime(second))
         level = "FATAL" if record.levelno >= logging.CRITICAL else record.levelname
-        return f"{self._prefix}{at}.{microseconds:06d} {level}: {record.message}"
+        # What clients say is in it: it must not begin a line of its own, nor talk to a terminal.
+        text = record.message.translate(_ESCAPES)
+        return f"{self._prefix}{at}.{microseconds:06d} {level}: {text}"
 
 
 def run_nsqd(arguments: Sequence[str]) -> int:

@@ -34,9 +34,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _run(verb: str, arguments: Sequence[str]) -> int:
-    from nsqflow.broker import process
-
     try:
+        from nsqflow.broker import process
+
         return (process.run_nsqd if verb == "nsqd" else process.run_nsqlookupd)(arguments)
     except KeyboardInterrupt:  # before it had begun to listen for signals
         return 130

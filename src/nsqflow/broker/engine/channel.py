@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Sequence, Set
-from heapq import heapify, heappop, heappush
 from typing import TYPE_CHECKING
 
+from nsqflow.broker.engine.deferred import Deferred
 from nsqflow.broker.engine.entry import COST, MOST_ATTEMPTS, Entry
 from nsqflow.broker.engine.journal import NOWHERE
 from nsqflow.broker.engine.subscriber import Subscriber
@@ -46,7 +46,7 @@ class Channel:
         self._engine = engine
         self._journal = engine.journal_of(place)
         self._backlog = engine.backlog(place, self.ephemeral, spilled)
-        self._deferred: list[tuple[int, bytes, Entry]] = []  # a heap; its first one has a timer
+        self._deferred = Deferred(engine.timers, self._come_due)
         self._turns: deque[Subscriber] = deque()  # the subscribers, whose turn is next comes last
         self._departed: dict[Subscriber, None] = {}  # those that left with messages in flight
 
@@ -110,13 +110,7 @@ class Channel:
 
     def withdraw(self, ids: Set[bytes]) -> None:
         """Forget messages that the journal could not keep, but for those that somebody has."""
-        lost = [entry.size for _, id, entry in self._deferred if id in ids]
-        if lost:
-            self._engine.memory.used -= sum(lost)
-            self._deferred = [each for each in self._deferred if each[1] not in ids]
-            heapify(self._deferred)
-            if self._deferred:
-                self._engine.timers.at(self._deferred[0][0], self._come_due, None)
+        self._engine.memory.used -= sum(entry.size for entry in self._deferred.withdraw(ids))
         self._backlog.withdraw(ids)
 
     # Messages go out.
@@ -297,18 +291,11 @@ class Channel:
             self._backlog.again(entry)
             self._engine.wake(self)
         else:
-            heappush(self._deferred, (entry.due, entry.id, entry))
-            if self._deferred[0][2] is entry:
-                self._engine.timers.at(entry.due, self._come_due, None)
+            self._deferred.add(entry)
 
-    def _come_due(self, _: None, now: int) -> None:
-        deferred = self._deferred
-        if not deferred or deferred[0][0] > now:
-            return  # the timer was one of a message that is gone
-        while deferred and deferred[0][0] <= now:
-            self._backlog.again(heappop(deferred)[2])
-        if deferred:
-            self._engine.timers.at(deferred[0][0], self._come_due, None)
+    def _come_due(self, entries: list[Entry]) -> None:
+        for entry in entries:
+            self._backlog.again(entry)
         self._engine.wake(self)
 
     def _expire(self, subscriber: Subscriber, now: int) -> None:
@@ -336,7 +323,7 @@ class Channel:
 
     def _forget(self) -> None:
         memory = self._engine.memory
-        memory.used -= sum(entry.size for _, _, entry in self._deferred)
+        memory.used -= sum(entry.size for entry in self._deferred)
         for subscriber in (*self.subscribers, *self._departed):
             memory.used -= sum(entry.size for entry in subscriber.held.values())
             subscriber.held.clear()

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import defaultdict, deque
 
 from nsqflow.errors import SERVER_ERRORS, ConfigError
-from nsqflow.protocol.dialect import MESSAGE_ERRORS
 
 _COMMANDS = frozenset(
     {"IDENTIFY", "AUTH", "SUB", "PUB", "MPUB", "DPUB", "RDY", "FIN", "REQ", "TOUCH", "CLS", "NOP"}
@@ -26,13 +25,18 @@ class Faults:
             raise ConfigError(f"command {command!r}; allowed are {', '.join(sorted(_COMMANDS))}")
         if code not in SERVER_ERRORS:
             raise ConfigError(f"code {code!r}; allowed are {', '.join(sorted(SERVER_ERRORS))}")
-        if MESSAGE_ERRORS.get(code, command) != command:
+        of = code.removeprefix("E_").removesuffix("_FAILED")
+        if of in _COMMANDS - {"AUTH", command}:  # the right to publish is a matter of AUTH too
             raise ConfigError(f"code {code!r} for {command}; no server answers it with that")
         self._codes[command].append(code)
 
     def slow(self, seconds: float) -> None:
         """Send all that clients are sent so much later; 0: at once again."""
-        if not 0 <= seconds <= 3600:
+        try:
+            valid = 0 <= seconds <= 3600
+        except TypeError:
+            valid = False
+        if not valid:
             raise ConfigError(f"seconds {seconds!r}; 0 to 3600 are allowed")
         self.delay = seconds
 

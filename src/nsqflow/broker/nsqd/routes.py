@@ -8,7 +8,6 @@ answered with 200 has been stored, where the nsqd stores.
 from __future__ import annotations
 
 import gc
-import json
 import logging
 import re
 import socket
@@ -18,10 +17,9 @@ from nsqflow.broker.api import Api, ApiError, Query, Route, plain_text
 from nsqflow.broker.engine.channel import Channel
 from nsqflow.broker.engine.topic import Full, Topic
 from nsqflow.broker.nsqd import mpub, stats, stats_text
-from nsqflow.broker.options import LOG_LEVEL
+from nsqflow.broker.nsqd.config_routes import ConfigRoutes
 from nsqflow.broker.storage import StorageError
 from nsqflow.broker.version import VERSION
-from nsqflow.errors import ConfigError
 from nsqflow.http.server import HttpServer, Request, Response
 
 if TYPE_CHECKING:
@@ -62,6 +60,7 @@ class Routes:
 
     def table(self) -> dict[tuple[str, str], Route]:
         """Give the routes by method and path."""
+        config = ConfigRoutes(self._nsqd)
         return {
             ("GET", "/ping"): self._ping,
             ("GET", "/info"): self._info,
@@ -78,8 +77,8 @@ class Routes:
             ("POST", "/channel/empty"): self._empty_channel,
             ("POST", "/channel/pause"): self._pause_channel,
             ("POST", "/channel/unpause"): self._unpause_channel,
-            ("GET", "/config/{opt}"): self._config,
-            ("PUT", "/config/{opt}"): self._set_config,
+            ("GET", "/config/{opt}"): config.tell,
+            ("PUT", "/config/{opt}"): config.set,
             # The rest of /debug profiles a Go program; there is none here.
             ("POST", "/debug/freememory"): self._free_memory,
         }
@@ -222,41 +221,6 @@ class Routes:
     async def _unpause_channel(self, request: Request) -> None:
         _existing_channel(*self._topic_and_channel(request)).unpause()
         await self._changed()
-
-    # Options.
-
-    def _config(self, _: Request, opt: str) -> object:
-        # The ports that were left to nsqd are told as it chose them.
-        chosen = {
-            "broadcast_tcp_port": max(self._nsqd.tcp_port, 0),
-            "broadcast_http_port": max(self._nsqd.http_port, 0),
-        }
-        try:
-            value = self._nsqd.options.value(opt)
-        except KeyError:
-            raise ApiError(400, "INVALID_OPTION") from None
-        return chosen[opt] if opt in chosen and not value else value
-
-    def _set_config(self, request: Request, opt: str) -> object:
-        if not request.complete or not request.body:
-            raise ApiError(413, "INVALID_VALUE")
-        setters = {"nsqlookupd_tcp_addresses": self._set_lookupd, "log_level": self._set_log_level}
-        if opt not in setters:
-            raise ApiError(400, "INVALID_OPTION")
-        try:
-            setters[opt](request.body)
-        except (ValueError, RecursionError):  # (a ConfigError is a ValueError)
-            raise ApiError(400, "INVALID_VALUE") from None
-        return self._config(request, opt)
-
-    def _set_lookupd(self, body: bytes) -> None:
-        addresses = json.loads(body)
-        if not isinstance(addresses, list):
-            raise ConfigError(f"nsqlookupd_tcp_addresses {addresses!r}; allowed is a list")
-        self._nsqd.set_lookupd_addresses(addresses)
-
-    def _set_log_level(self, body: bytes) -> None:
-        self._nsqd.set_log_level(LOG_LEVEL.parse(body.decode()))
 
     # Private methods
 
