@@ -89,7 +89,7 @@ class ExpectedChannel:
             *(self.message_count, self.requeue_count, self.timeout_count),
         )
         ready = [*real._backlog.ready]
-        deferred = [entry for _, _, entry in real._deferred]
+        deferred = [*real._deferred]
         held = [entry for each in self.everyone() for entry in each.held.values()]
         self._check_states(ready, deferred, held)
         in_memory = [*ready, *deferred, *held]
