@@ -176,8 +176,13 @@ MEANT_ALIKE = [
     r"[[:alpha:]]{6}", r"[^[:digit:]]s", r"[\d[]", r"(?P<name>o)r", r"(?<name>o)r", r"o{,2}r",
     r"[]o]r", r"or|xx", r"\.", r"o\x72d", r"\p{Lu}", r"(?=o)", r"(?!x)", r"(?<=o)r", r"(o)\1",
     r"o++r", r"o{1}+r", r"(?>o)r", r"(?#x)o", r"(", r"[", r"o**", r"\Z", r"\8", r"x??o",
+    r"s$", r"o$", r"s$|x", r"[$]", r"\$", r"(?m)^orders$", r"(?im)S$", r"[\b]", r"\bo", r"\é",
+    r"o{1,1001}", r"o{1001}", r"o{0,1000}r", r"o{x", r"o{\Q1\E}r", r"\x6f", r"[\x6f]r", r"\x6",
+    r"\x4\Q1\E", r"[\x4[:alpha:]]", r"[+-[:lower:]]", r"[-[:lower:]]r", r"[[:\d:]", r"[a-\s]",
+    r"(?m:s$)", r"[\S]", r"\157", r"\S\s*\S",
 ]  # fmt: skip
-STRICTER = {r"\p{Lu}"}  # Go knows them, Python does not
+# What Go knows and Python does not, or has another meaning for.
+STRICTER = {r"\p{Lu}", r"(?m:s$)", r"[\S]", r"\157", r"[+-[:lower:]]"}
 
 
 def test_patterns_mean_to_us_what_they_mean_to_the_real_nsqd(tmp_path: Path) -> None:
@@ -195,7 +200,7 @@ def test_patterns_mean_to_us_what_they_mean_to_the_real_nsqd(tmp_path: Path) -> 
     assert {True, False, None} == set(real.values())
     ours = {pattern: meaning(pattern) for pattern in MEANT_ALIKE}
     assert {p for p in MEANT_ALIKE if ours[p] != real[p]} == STRICTER
-    assert [ours[pattern] for pattern in STRICTER] == [None]
+    assert {ours[pattern] for pattern in STRICTER} == {None}
 
 
 def meaning(pattern: str) -> bool | None:
@@ -204,6 +209,37 @@ def meaning(pattern: str) -> bool | None:
         return bool(compile_go(pattern).search("orders"))
     except ValueError:
         return None
+
+
+# What no topic can be named, so that the real nsqd can't be asked.
+@pytest.mark.parametrize(
+    ("pattern", "text", "found"),
+    [
+        ("^a$", "a", True),
+        ("^a$", "a\n", False),
+        (r"^a\z", "a\n", False),
+        ("(^a$)|b", "a\n", False),
+        ("(?i)^A$", "a\n", False),
+        ("(?m)^a$", "a\n", True),
+        ("(?sm)^a$", "b\na\nb", True),
+        ("a[$]", "a$", True),
+        (r"\Qa$\E", "a$", True),
+        (r"\s", "\v", False),
+        (r"\S", "\v", True),
+        (r"[\s-z]", "a", False),
+        (r"[\s-z]", "-", True),
+        (r"^\s$", "\r", True),
+    ],
+)
+def test_a_pattern_finds_in_any_text_what_go_would_find(
+    pattern: str, text: str, found: bool
+) -> None:
+    assert bool(compile_go(pattern).search(text)) is found
+
+
+def test_a_count_that_go_does_not_take_is_named() -> None:
+    with pytest.raises(ValueError, match=r"'\{2,1001\}' is more than 1000 times"):
+        compile_go("a{2,1001}")
 
 
 @asynchronous

@@ -153,6 +153,16 @@ def test_a_key_with_a_passphrase_is_refused_and_nobody_is_asked_for_it(
         server_context(replace(options, tls_key=str(path)))
 
 
+@pytest.mark.parametrize("named", ["tls1.0", "tls1.2", "tls1.3"])
+def test_auth_servers_speak_the_versions_that_clients_may_speak(
+    named: str, options: NsqdOptions
+) -> None:
+    options = replace(options, tls_min_version=named)
+    oldest = ssl.TLSVersion.TLSv1_3 if named == "tls1.3" else ssl.TLSVersion.TLSv1_2
+    assert client_context(options).minimum_version is oldest
+    assert context_for(options).minimum_version is oldest
+
+
 def test_auth_servers_are_verified(options: NsqdOptions, certificates: Certificates) -> None:
     known = client_context(replace(options, tls_root_ca_file=str(certificates.ca)))
     assert shake_hands(context_for(options), known).version() == "TLSv1.3"

@@ -124,6 +124,9 @@ class Batch:
         if fresh := self.put.get(change.place):
             ids = [id for id in ids if fresh.pop(id, None) is None]
         self.finished.setdefault(change.place, []).extend(ids)
+        if self.requeued:
+            for id in ids:
+                self.requeued.pop((change.place, id), None)
 
     def _requeue(self, change: Requeue) -> None:
         fresh = self.put.get(change.place, {})

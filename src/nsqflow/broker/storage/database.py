@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import sqlite3
 from bisect import bisect
 from collections.abc import Iterable, Iterator, Sequence
@@ -88,6 +89,8 @@ class Database:
     def __init__(self, folder: Path) -> None:
         self._path = folder / FILE_NAME
         with self._explained("can't be opened"):
+            # SQLite would let everybody read it. The log gets the mode that the file has.
+            os.close(os.open(self._path, os.O_RDWR | os.O_CREAT, 0o600))
             self._connection = sqlite3.connect(
                 self._path,
                 isolation_level=None,
@@ -250,6 +253,8 @@ class Database:
             yield
         except (sqlite3.Error, OverflowError) as error:
             raise StorageError(f"{self._path} {what}: {error}") from error
+        except OSError as error:
+            raise StorageError(f"{self._path} {what}: {error.strerror}") from error
 
 
 def _parts(items: Iterable[T]) -> Iterator[list[T]]:

@@ -30,7 +30,6 @@ from nsqflow.broker.storage.writer import Done, Outcome, Unit, Writer
 
 logger = logging.getLogger(__name__)
 
-_COST = 200  # bytes that a change takes beside bodies, about
 _RETRY = 1.0  # seconds until what is owed is tried again
 _INTERRUPT = 0.01  # seconds between two tries to end what the thread is doing
 
@@ -55,8 +54,6 @@ class Store:
         on_failure: Callable[[Exception], None],
         on_lost: Callable[[int, list[bytes]], None] = lambda place, ids: None,
     ) -> None:
-        self.pending_bytes = 0
-        """About the size of what was taken down and has no outcome yet."""
         self._path = path
         self._on_page = on_page
         self._on_failure = on_failure
@@ -91,8 +88,8 @@ class Store:
     def commit(self, done: Done | None = None) -> None:
         """Store what was taken down since the last call, as a whole.
 
-        ``done(None)`` says that it is safe; ``done(error)`` that nothing of it is which concerns
-        messages. What it says of topics and channels is tried again until it succeeds.
+        ``done(None)`` says that it is safe; ``done(error)`` that its new messages are not. All
+        else that it says is tried again until it succeeds.
         """
         unit, self._gathered = self._gathered, Unit([])
         if self._abandoned:
@@ -157,12 +154,11 @@ class Store:
     def put(self, place: int, entries: Sequence[Entry]) -> None:
         """Keep messages as they are now."""
         rows = [(place, e.id, e.timestamp, e.attempts, e.due, e.body) for e in entries]
-        size = _COST * len(rows) + sum([len(entry.body) for entry in entries])
-        self._gather(Put(place, rows), size)
+        self._gather(Put(place, rows))
 
     def finish(self, place: int, ids: Sequence[bytes]) -> None:
         """Forget messages that are done with."""
-        self._gather(Finish(place, tuple(ids)), _COST * len(ids))
+        self._gather(Finish(place, tuple(ids)))
 
     def requeue(self, place: int, id: bytes, attempts: int, due: int) -> None:
         """Note that a message comes again, and from when on."""
@@ -176,10 +172,8 @@ class Store:
         """Ask for the next messages of a place that were never put off, by id."""
         self._gather(Load(place, after, limit))
 
-    def _gather(self, change: Change, size: int = _COST) -> None:
+    def _gather(self, change: Change) -> None:
         self._gathered.changes.append(change)
-        self._gathered.size += size
-        self.pending_bytes += size
 
     # In the loop
 
@@ -200,7 +194,6 @@ class Store:
             for page in outcome.pages:
                 self._tell(self._on_page, *page)
             for unit in outcome.units:
-                self.pending_bytes -= unit.size
                 if outcome.error is not None:
                     self._tell_lost(unit)
                 if unit.done is not None:

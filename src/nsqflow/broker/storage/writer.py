@@ -9,8 +9,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from nsqflow.broker.storage.changes import Change, Load, OfPlaces, Put, Spread
+from nsqflow.broker.storage.changes import Change
 from nsqflow.broker.storage.database import Database, Page
+from nsqflow.broker.storage.debt import Debt
 
 Done = Callable[[Exception | None], None]
 
@@ -20,7 +21,6 @@ class Unit:
     """Changes, and who wants to know what became of them."""
 
     changes: list[Change]
-    size: int = 0
     done: Done | None = None
 
 
@@ -45,56 +45,56 @@ class Writer:
     def __init__(self, database: Database, stopped: Callable[[], bool] = lambda: False) -> None:
         self._database = database
         self._stopped = stopped  # then nothing more is begun
-        self._owed: list[Change] = []
+        self._debt = Debt()
 
     @property
     def owes(self) -> bool:
         """There is something to be tried again, even if nothing new comes."""
-        return bool(self._owed)
+        return bool(self._debt)
 
     def write(self, units: Sequence[Unit]) -> list[Outcome]:
-        """Write units, or (if there are none) what is owed."""
+        """Write what is owed, then units."""
         if self._stopped():
             return []
-        changes = [*self._owed]
-        for unit in units:
-            changes += unit.changes
+        try:
+            paid = self._pay()
+        except Exception as error:
+            # Nothing can be written, so these units need not be tried.
+            refused = self._refuse(units, error)
+            return [*self._read_ahead(), *refused]
+        return [*paid, *self._write_new(units)] if units else paid
+
+    def _pay(self) -> list[Outcome]:
+        if not self._debt:
+            return []
+        pages = self._database.write(self._debt.changes())
+        self._debt.clear()
+        return [Outcome((), pages)]
+
+    def _write_new(self, units: Sequence[Unit]) -> list[Outcome]:
+        changes = [change for unit in units for change in unit.changes]
         try:
             pages = self._database.write(changes) if changes else []
         except Exception as error:
-            return self._fail(units, error) if units else self._read_ahead()
-        self._owed.clear()
+            if len(units) > 1:
+                half = len(units) // 2
+                return [*self.write(units[:half]), *self.write(units[half:])]
+            refused = self._refuse(units, error)
+            # Without what was at fault the rest of it may well succeed.
+            return [*self.write([]), *refused]
         return [Outcome(units, pages)]
 
-    def _fail(self, units: Sequence[Unit], error: Exception) -> list[Outcome]:
-        paid = self.write([]) if self._owed else []
-        if self._owed:
-            # Nothing can be written; what is in these units need not be tried one by one.
-            refused = self._refuse(units, error)
-            return [*paid, *self._read_ahead(), refused]
-        if len(units) > 1:
-            half = len(units) // 2
-            return [*paid, *self.write(units[:half]), *self.write(units[half:])]
-        refused = self._refuse(units, error)
-        # Without what was at fault the rest of it may well succeed.
-        return [*paid, *(self.write([]) if self._owed else ()), refused]
-
-    def _refuse(self, units: Sequence[Unit], error: Exception) -> Outcome:
+    def _refuse(self, units: Sequence[Unit], error: Exception) -> list[Outcome]:
         for unit in units:
-            self._owed += [each for each in unit.changes if not isinstance(each, Put)]
-        return Outcome(units, error=error)
+            self._debt.add(unit.changes)
+        return [Outcome(units, error=error)] if units else []
 
     def _read_ahead(self) -> list[Outcome]:
         """Read the pages that are owed, though nothing can be written."""
-        # That messages were finished, or come again, makes no difference: no page has them, as
-        # they were read before. But a place may have been emptied.
-        changing = {each.place for each in self._owed if isinstance(each, OfPlaces)}
-        for each in self._owed:
-            changing.update(each.targets if isinstance(each, Spread) else ())
-        loads = [e for e in self._owed if isinstance(e, Load) and e.place not in changing]
+        loads = self._debt.readable()
         try:
             pages = self._database.write(loads) if loads else []
         except Exception:
             return []
-        self._owed = [each for each in self._owed if each not in loads]
+        self._debt.forget(loads)
         return [Outcome((), pages)] if pages else []

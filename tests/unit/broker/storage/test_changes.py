@@ -23,3 +23,13 @@ def test_what_is_put_and_requeued_in_one_run_is_written_once() -> None:
     batch.add(Requeue(1, id_of(1), 3, 77))
     assert batch.put[1][id_of(1)] == (1, id_of(1), 1_001, 3, 77, b"body 1")
     assert not batch.requeued
+
+
+def test_what_is_requeued_and_finished_in_one_run_is_only_finished() -> None:
+    batch = Batch()
+    for id in (id_of(1), id_of(2)):
+        batch.add(Requeue(1, id, 3, 77))
+    batch.add(Finish(1, [id_of(1)]))
+    batch.add(Finish(2, [id_of(2)]))
+    assert batch.requeued == {(1, id_of(2)): (3, 77)}
+    assert batch.finished == {1: [id_of(1)], 2: [id_of(2)]}

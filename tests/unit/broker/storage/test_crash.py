@@ -23,13 +23,19 @@ async def main():
     store = Store(Path(sys.argv[1]), on_page=print, on_failure=print)
     store.open()
     store.create(1, "t", None)
-    number = 0
+    number = reported = 0
+
+    def report(error):
+        nonlocal reported
+        print(reported, error, flush=True)
+        reported += 1
+
     while True:
         first = number * {UNIT}
         store.put(1, [Entry(b"%016x" % n, n, b"x" * 300) for n in range(first, first + {UNIT})])
-        store.commit(lambda error, number=number: print(number, error, flush=True))
+        store.commit(report)
         number += 1
-        while store.pending_bytes > 200_000:
+        while number - reported > 60:
             await asyncio.sleep(0)
 
 asyncio.run(main())

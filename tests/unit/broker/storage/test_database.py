@@ -1,6 +1,8 @@
 from __future__ import annotations
 
+import os
 import sqlite3
+import stat
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -256,7 +258,7 @@ def test_a_damaged_database_is_told_from_an_empty_one(tmp_path: Path) -> None:
 
 def test_a_folder_in_the_place_of_the_file_is_named(tmp_path: Path) -> None:
     (tmp_path / FILE_NAME).mkdir()
-    with pytest.raises(StorageError, match=f"{FILE_NAME} can't be opened: unable to open"):
+    with pytest.raises(StorageError, match=f"{FILE_NAME} can't be opened: Is a directory"):
         Database(tmp_path)
 
 
@@ -269,6 +271,26 @@ def test_an_sqlite_that_is_too_old_is_refused(
 
 
 # Files
+
+
+def test_what_is_written_is_on_the_disk_before_it_is_reported(database: Database) -> None:
+    def setting(name: str) -> object:
+        return database._connection.execute(f"PRAGMA {name}").fetchone()[0]
+
+    full = 2
+    assert (setting("synchronous"), setting("journal_mode")) == (full, "wal")
+
+
+def test_nobody_else_can_read_the_messages(tmp_path: Path) -> None:
+    before = os.umask(0)
+    try:
+        database = Database(tmp_path)
+        database.write([Create(1, "t", None), put(1, 1)])
+    finally:
+        os.umask(before)
+    modes = {path.name: stat.S_IMODE(path.stat().st_mode) for path in tmp_path.iterdir()}
+    database.close()
+    assert modes == {FILE_NAME: 0o600, f"{FILE_NAME}-wal": 0o600}
 
 
 def test_the_log_is_bounded_and_only_one_file_is_left(tmp_path: Path) -> None:

@@ -24,8 +24,14 @@ class Desk:
     def __init__(self, path: Path) -> None:
         self.pages: list[Page] = []
         self.failures: list[Exception] = []
+        self.lost: list[Page] = []
         self.loop_thread = threading.get_ident()
-        self.store = Store(path, on_page=self.take_page, on_failure=self.failures.append)
+        self.store = Store(
+            path,
+            on_page=self.take_page,
+            on_failure=self.failures.append,
+            on_lost=lambda place, ids: self.lost.append((place, ids)),
+        )
 
     def take_page(self, place: int, found: list[Entry]) -> None:
         assert threading.get_ident() == self.loop_thread
@@ -150,20 +156,6 @@ async def test_what_is_put_is_stored_as_it_was_then(tmp_path: Path) -> None:
 
 
 @asynchronous
-async def test_what_waits_is_known_by_its_size(tmp_path: Path) -> None:
-    desk = open_desk(tmp_path)
-    desk.store.create(1, "t", None)
-    desk.store.put(1, entries(range(10), body=b"x" * 10_000))
-    size = desk.store.pending_bytes
-    assert 100_000 < size < 110_000
-    desk.store.commit()
-    assert desk.store.pending_bytes == size
-    assert await desk.commit() is None
-    assert desk.store.pending_bytes == 0
-    await desk.store.close()
-
-
-@asynchronous
 async def test_a_commit_of_nothing_answers_after_those_before_it(tmp_path: Path) -> None:
     desk = open_desk(tmp_path)
     desk.store.create(1, "t", None)
@@ -191,7 +183,7 @@ async def test_a_full_disk_fails_what_does_not_fit_and_nothing_else(tmp_path: Pa
     assert await desk.commit() is None
     assert [number for number, error in enumerate(outcomes) if error] == [40, 60]
     assert {type(error) for error in desk.failures} == {StorageError}
-    assert desk.store.pending_bytes == 0
+    assert desk.lost == [(1, [id_of(40)]), (1, [id_of(60)])]
     await desk.store.close()
     small = [number for number in range(100) if number not in (40, 60)]
     assert stored_in(tmp_path) == {1: rows(1, small, body=b"small")}
@@ -217,6 +209,26 @@ async def test_what_is_owed_is_tried_again_by_itself(
     await eventually(lambda: desk.pages == [(1, [])])
     await desk.store.close()
     assert stored_in(tmp_path) == {1: []}
+
+
+@asynchronous
+async def test_what_is_lost_is_told_before_its_unit_has_failed(tmp_path: Path) -> None:
+    desk = open_desk(tmp_path)
+    told: list[object] = []
+    desk.lost = told  # type: ignore[assignment]
+    desk.store.create(1, "t", None)
+    desk.store.create(2, "t", "c")
+    desk.store.put(1, entries([1, 2]))
+    desk.store.put(2, entries([1, 2]))
+    desk.store.finish(2, [id_of(0)])
+    desk.store.put(2, [Entry(id_of(3), 0, b"", due=2**64)])
+    desk.store.commit(lambda error: told.append(type(error)))
+    desk.store.put(2, entries([4]))
+    desk.store.commit(lambda error: told.append(error))
+    await desk.store.close()
+    both = [id_of(1), id_of(2)]
+    assert told == [(1, both), (2, both), (2, [id_of(3)]), StorageError, None]
+    assert stored_in(tmp_path) == {1: [], 2: rows(2, [4])}
 
 
 @asynchronous

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from nsqflow.broker.storage.changes import Change, Clear, Create, Finish, Load, Pause
+from nsqflow.broker.storage.changes import Change, Clear, Create, Finish, Load, Pause, Requeue
 from nsqflow.broker.storage.database import Database, Page
 from nsqflow.broker.storage.writer import Outcome, Unit, Writer
 from tests.unit.broker.storage.rows import id_of, put, rows, stored
@@ -14,15 +14,18 @@ from tests.unit.broker.storage.rows import id_of, put, rows, stored
 class CountingDatabase(Database):
     """Knows how many transactions there have been, and can have a broken disk."""
 
-    broken = False
+    broken = False  # it can be read, and not written
 
     def __init__(self, folder: Path) -> None:
         super().__init__(folder)
         self.tried = 0
+        self.most_changes = 0
 
     def write(self, changes: Iterable[Change]) -> list[Page]:
+        changes = [*changes]
         self.tried += 1
-        if self.broken:
+        self.most_changes = max(self.most_changes, len(changes))
+        if self.broken and not all(isinstance(change, Load) for change in changes):
             raise OSError("the disk is broken")
         return super().write(changes)
 
@@ -89,8 +92,10 @@ def test_what_is_owed_comes_before_anything_else(database: CountingDatabase) -> 
     assert writer.write([]) == []
 
     database.broken = False
-    (outcome,) = writer.write([Unit([put(1, 4)])])
-    assert (outcome.error, outcome.pages) == (None, [Page(1, [])])
+    unit = Unit([put(1, 4)])
+    paid, written = writer.write([unit])
+    assert (paid.units, paid.pages, paid.error) == ((), [Page(1, [])], None)
+    assert (written.units, written.error) == ([unit], None)
     assert not writer.owes
     assert stored(database) == {1: rows(1, [4])}
 
@@ -103,6 +108,55 @@ def test_what_is_owed_can_be_paid_without_a_new_unit(database: CountingDatabase)
     assert failed(writer.write([])) == []
     assert stored(database) == {1: []}
     assert not writer.owes
+
+
+def test_while_something_is_owed_a_new_unit_is_not_even_tried(database: CountingDatabase) -> None:
+    writer = Writer(database)
+    database.broken = True
+    writer.write([Unit([Create(1, "t", None)])])
+    database.tried = 0
+    units = [Unit([put(1, n)]) for n in range(100)]
+    assert failed(writer.write(units)) == units
+    assert database.tried == 1
+    assert database.most_changes == 1
+
+
+def test_a_page_is_read_from_a_disk_that_can_not_be_written(database: CountingDatabase) -> None:
+    writer = Writer(database)
+    writer.write([Unit([Create(1, "t", None), Create(2, "u", None), put(1, 1, 2), put(2, 3)])])
+    database.broken = True
+    unit = Unit([Finish(1, [id_of(1)]), Load(1, id_of(1), 9), Clear(2), Load(2, b"", 9)])
+    first = writer.write([unit])
+    assert failed(first) == [unit]
+    assert [(page.place, len(page.entries)) for page in pages(first)] == [(1, 1)]
+    assert writer.write([]) == []
+    another = Unit([Load(1, b"", 9), put(1, 9)])
+    second = writer.write([another])
+    assert failed(second) == [another]
+    assert [(page.place, len(page.entries)) for page in pages(second)] == [(1, 2)]
+
+    database.broken = False
+    assert pages(writer.write([])) == [Page(2, [])]
+    assert not writer.owes
+
+
+def test_what_comes_again_and_again_while_the_disk_is_full_is_written_once(
+    database: CountingDatabase,
+) -> None:
+    writer = Writer(database)
+    writer.write([Unit([Create(1, "t", None), put(1, 1, 2, 3)])])
+    database.broken = True
+    for attempts in range(1, 201):
+        units = [Unit([Requeue(1, id_of(n), attempts, 10 * attempts)]) for n in (1, 2, 3)]
+        assert failed(writer.write(units)) == units
+    writer.write([Unit([Finish(1, [id_of(2)])])])
+    assert database.most_changes <= 3
+
+    database.broken = False
+    writer.write([])
+    assert stored(database) == {
+        1: [(1, id_of(n), 1_000 + n, 200, 2_000, b"body %d" % n) for n in (1, 3)]
+    }
 
 
 def test_a_writer_that_is_stopped_begins_nothing(database: CountingDatabase) -> None:
