@@ -2,6 +2,7 @@
 
 import asyncio
 import threading
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -173,12 +174,20 @@ async def test_memory_is_bounded_and_what_does_not_fit_is_refused() -> None:
 def test_wrong_arguments_are_named() -> None:
     with pytest.raises(nsqflow.ConfigError, match="dialect 'x'; this version has 'classic' alone"):
         Broker("x")
-    with pytest.raises(nsqflow.ConfigError, match="nodes 0; 1 to 100 are allowed"):
-        Broker(nodes=0)
+    for nodes in (0, 101, "2", 1.5, None):
+        with pytest.raises(nsqflow.ConfigError, match=rf"nodes {nodes!r}; 1 to 100 are allowed"):
+            Broker(nodes=nodes)  # type: ignore[arg-type]
     with pytest.raises(nsqflow.ConfigError, match="max_message_size"):
         Broker(max_message_size=1)
     with pytest.raises(nsqflow.ConfigError, match="msg_timeout -1"):
         Broker(msg_timeout=-1)
+
+
+@pytest.mark.parametrize("option", ["tcp_address", "http_address"])
+@pytest.mark.parametrize("address", ["", "/run/nsqd.sock", "127.0.0.1"])
+def test_a_node_needs_a_port_for_tcp_and_one_for_http(option: str, address: str) -> None:
+    with pytest.raises(nsqflow.ConfigError, match=f"{option} '{address}'; .*host:port"):
+        Broker(**{option: address})  # type: ignore[arg-type]
 
 
 @asynchronous
@@ -188,9 +197,59 @@ async def test_nodes_are_named_by_number() -> None:
             await broker.stop_node(1)
         with pytest.raises(nsqflow.ConfigError, match="node 0 is running"):
             await broker.start_node(0)
+        with pytest.raises(nsqflow.ConfigError, match="node '0'; there are 0 to 0"):
+            await broker.stop_node("0")  # type: ignore[arg-type]
         await broker.stop_node(0)
         with pytest.raises(nsqflow.ConfigError, match="node 0 is not running"):
             await broker.kill_node(0)
+
+
+@asynchronous
+async def test_what_is_asked_of_a_node_meanwhile_waits_for_its_turn() -> None:
+    async with Broker() as broker:
+        async with nsqflow.Producer(broker.nsqd_addresses) as producer:
+            await producer.publish("orders", b"x")
+        await asyncio.gather(
+            broker.stop_node(0), broker.start_node(0), broker.stop_node(0), broker.start_node(0)
+        )
+        assert await consume(broker, "orders", 1) == [b"x"]
+        await asyncio.gather(broker.kill_node(0), broker.start_node(0))
+        async with nsqflow.Producer(broker.nsqd_addresses) as producer:
+            await producer.publish("orders", b"y")
+        assert await consume(broker, "orders", 1) == [b"y"]
+
+
+@asynchronous
+async def test_a_node_whose_stop_was_given_up_can_be_stopped_again() -> None:
+    async with Broker() as broker:
+        async with nsqflow.Producer(broker.nsqd_addresses) as producer:
+            await producer.publish("orders", b"x")
+        stopping = asyncio.create_task(broker.stop_node(0))
+        await asyncio.sleep(0)  # it has begun
+        stopping.cancel()
+        await asyncio.wait([stopping])
+        assert stopping.cancelled()
+        await broker.stop_node(0)
+        await broker.start_node(0)
+        assert await consume(broker, "orders", 1) == [b"x"]
+
+
+@asynchronous
+async def test_a_broker_may_be_stopped_while_one_of_its_nodes_is() -> None:
+    broker = Broker(nodes=2)
+    await broker.start()
+    await asyncio.gather(broker.stop_node(0), broker.stop(), broker.stop())
+    await broker.stop()
+
+
+@asynchronous
+async def test_a_topic_that_was_created_outlives_a_kill(tmp_path: Path) -> None:
+    async with Broker(data_path=tmp_path) as broker:
+        await broker.create_topic("orders")
+        await broker.kill_node(0)
+        await broker.start_node(0)
+        async with admin.Nsqd(broker.nsqd_http_addresses[0]) as nsqd:
+            assert [topic.name for topic in (await nsqd.stats()).topics] == ["orders"]
 
 
 @asynchronous
@@ -232,3 +291,42 @@ def test_a_broker_that_can_not_start_leaves_no_thread_behind(tmp_path: Path) -> 
     with pytest.raises(nsqflow.NsqError, match="nsqd-0"):
         BackgroundBroker(data_path=tmp_path).start()
     assert "nsqflow-broker" not in {thread.name for thread in threading.enumerate()}
+
+
+def test_a_broker_on_a_thread_must_be_started_before_it_is_used() -> None:
+    broker = BackgroundBroker()
+    uses: list[Callable[[], None]] = [
+        lambda: broker.create_topic("orders"),
+        lambda: broker.stop_node(0),
+        lambda: broker.fail_next("PUB", "E_PUB_FAILED"),
+        broker.drop_connections,
+        lambda: broker.slow(1),
+    ]
+    for use in uses:
+        with pytest.raises(nsqflow.LocalProtocolError, match="not running: call start"):
+            use()
+    broker.stop()  # which is no matter
+
+
+def test_a_broker_on_a_thread_is_started_once_and_stopped_as_often_as_one_likes() -> None:
+    broker = BackgroundBroker()
+    broker.start()
+    try:
+        with pytest.raises(nsqflow.LocalProtocolError, match="has been started already"):
+            broker.start()
+        broker.create_topic("orders")
+    finally:
+        broker.stop()
+    broker.stop()
+    with pytest.raises(nsqflow.LocalProtocolError, match="not running"):
+        broker.create_topic("orders")
+
+
+def test_a_broker_on_a_thread_can_be_started_again_with_what_it_had() -> None:
+    broker = BackgroundBroker()
+    with broker, blocking.Producer(broker.nsqd_addresses) as producer:
+        producer.publish("orders", b"x")
+    with broker, blocking.Consumer("orders", "ch", nsqd=broker.nsqd_addresses) as consumer:
+        message = next(iter(consumer))
+        assert message.body == b"x"
+        message.finish()

@@ -138,7 +138,10 @@ class Broker:
     async def stop_node(self, node: int) -> None:
         """Stop a node as SIGTERM does: it keeps its messages, also those in memory."""
         async with self._turn(node):
-            await self._stop(node)
+            nsqd = self._running_node(node)
+            self._engines[node] = None if nsqd.durable else nsqd.engine
+            await nsqd.stop()
+            self._nodes[node] = None
 
     async def kill_node(self, node: int) -> None:
         """End a node as ``kill -9`` does: what is not on disk is lost, but for the names."""
@@ -190,16 +193,11 @@ class Broker:
                 f"node {node} could not register with nsqlookupd within {_PATIENCE:g} s"
             ) from None
 
-    async def _stop(self, node: int) -> None:
-        nsqd = self._running_node(node)
-        self._engines[node] = None if nsqd.durable else nsqd.engine
-        await nsqd.stop()
-        self._nodes[node] = None
-
     async def _stop_if_running(self, node: int) -> None:
-        async with self._turns[node]:  # somebody else may be stopping it
-            if self._nodes[node] is not None:
-                await self._stop(node)
+        async with self._turns[node]:
+            pass  # somebody else may be stopping it
+        if self._nodes[node] is not None:
+            await self.stop_node(node)
 
     def _turn(self, node: int) -> asyncio.Lock:
         if node not in range(len(self._nodes)):

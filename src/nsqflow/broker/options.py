@@ -156,7 +156,9 @@ class NsqdOptions(DaemonOptions):
         10_000, Whole(), "messages to keep in memory, of each topic and channel"
     )
     max_memory: int = option(
-        256 * MEBIBYTE, Whole(1), "bytes of messages in memory; beyond them none are taken, or go to disk alone"
+        256 * MEBIBYTE,
+        Whole(1),
+        "bytes of messages in memory; beyond them none are taken, or go to disk alone",
     )
 
     msg_timeout: float = seconds(
