@@ -1,17 +1,29 @@
-"""One suite, two kinds of servers: the real ones and ours must pass the same tests."""
+"""One suite for all kinds of servers: the real ones and ours must pass the same tests."""
 
 from collections.abc import Iterator
+from pathlib import Path
 from typing import cast
 
 import pytest
 
 from nsqflow.broker.version import VERSION
-from tests.conformance.differences import DIFFERENCES
+from tests.conformance.differences import DIFFERENCES, difference_in
 from tests.fixtures.certificates import Certificates
 from tests.fixtures.servers import Kind, Nsqd, Nsqlookupd, start_nsqd, start_nsqlookupd
 
+BROKER = Path(__file__).parent / "broker"
 
-@pytest.fixture(scope="session", params=["real", "ours"])
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """Run the broker's tests with all kinds; the client's would show nothing new of the third."""
+    if "server_kind" in metafunc.fixturenames:
+        kinds = ["real", "ours"]
+        if metafunc.definition.path.is_relative_to(BROKER):
+            kinds.append("memory")
+        metafunc.parametrize("server_kind", kinds, indirect=True, scope="session")
+
+
+@pytest.fixture(scope="session")
 def server_kind(request: pytest.FixtureRequest) -> Kind:
     """Which servers the test is run against; whoever starts one hands it on."""
     return cast(Kind, request.param)
@@ -20,7 +32,7 @@ def server_kind(request: pytest.FixtureRequest) -> Kind:
 @pytest.fixture(scope="session")
 def version(server_kind: Kind) -> str:
     """What these servers say that they are."""
-    return VERSION if server_kind == "ours" else "1.3.0"
+    return "1.3.0" if server_kind == "real" else VERSION
 
 
 @pytest.fixture(scope="session")
@@ -40,10 +52,7 @@ def nsqlookupd(server_kind: Kind) -> Iterator[Nsqlookupd]:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Expect of ours what is said of it in the table of differences."""
+    """Expect of ours what is said of them in the table of differences."""
     for item in items:
-        name, bracket, case = item.name.removesuffix("]").partition("[ours")
-        if bracket:
-            whole = f"{name}[{case.removeprefix('-')}]"
-            if reason := DIFFERENCES.get(name) or DIFFERENCES.get(whole):
-                item.add_marker(pytest.mark.xfail(reason=reason))
+        if name := difference_in(item.name):
+            item.add_marker(pytest.mark.xfail(reason=DIFFERENCES[name]))

@@ -1,8 +1,10 @@
 """Where ours are not as the real servers are, and why that is meant to be so.
 
 A test is named as pytest does, without file and kind: all its cases, or one of them. It must fail
-with ours; once it no longer does, its line here has to go.
+with each kind of ours; once it no longer does, its line here has to go.
 """
+
+import re
 
 JSON = "Go reads JSON in its own way: null, and the width of numbers"
 QUOTES = "Go quotes what is not printable in its own way"
@@ -24,3 +26,14 @@ DIFFERENCES = {
         "ours makes no topic for what it does not take"
     ),
 }
+
+_OURS = re.compile(r"(?P<test>\w+)\[(?:ours|memory)(?:-(?P<case>.*))?\]")
+
+
+def difference_in(name: str) -> str | None:
+    """Which line of the table is about this test, named as pytest does without the file."""
+    if match := _OURS.fullmatch(name):
+        for line in (match["test"], f"{match['test']}[{match['case']}]"):
+            if line in DIFFERENCES:
+                return line
+    return None

@@ -100,12 +100,17 @@ def hasty_nsqd(server_kind: Kind, tmp_path_factory: pytest.TempPathFactory) -> I
     """
     folder = tmp_path_factory.mktemp("hasty")
     with start_nsqd(folder, kind=server_kind) as server:
-        for topic in TIMELY:
-            assert server.ask(f"/topic/create?topic={topic}", "POST")[0] == 200
-            assert server.ask(f"/channel/create?topic={topic}&channel=ch", "POST")[0] == 200
+        create_timely_topics(server)
     options = ["-msg-timeout=500ms", "-max-msg-timeout=1200ms", "-max-req-timeout=300ms"]
     with start_nsqd(folder, kind=server_kind, options=options) as server:
+        create_timely_topics(server)  # one without a disk has forgotten them
         yield server
+
+
+def create_timely_topics(server: Nsqd) -> None:
+    for topic in TIMELY:
+        assert server.ask(f"/topic/create?topic={topic}", "POST")[0] == 200
+        assert server.ask(f"/channel/create?topic={topic}&channel=ch", "POST")[0] == 200
 
 
 @pytest.fixture(scope="session")

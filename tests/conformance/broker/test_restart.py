@@ -4,10 +4,18 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from tests.conformance.broker.asking import DONE, ask
 from tests.conformance.broker.dialogue import MAGIC, OK, Client, sized
 from tests.conformance.driver import stats_of, wait_until
 from tests.fixtures.servers import Kind, start_nsqd
+
+
+@pytest.fixture(autouse=True)
+def disk(server_kind: Kind) -> None:
+    if server_kind == "memory":
+        pytest.skip("it has no disk")
 
 
 def test_messages_come_back_wherever_they_were(server_kind: Kind, tmp_path: Path) -> None:
