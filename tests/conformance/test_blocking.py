@@ -517,9 +517,10 @@ def test_ctrl_c_gets_through_a_run_without_signals(nsqd: Nsqd, topic: str) -> No
 
 def test_a_callback_in_the_background_thread_can_not_block_it(nsqd: Nsqd, topic: str) -> None:
     errors: list[Exception] = []
-    done = threading.Event()
+    begun, done = threading.Event(), threading.Event()
 
     def on_event(news: News) -> None:
+        begun.wait(PATIENCE)  # it may connect before there is a name for it below
         for call in (
             lambda: producer.publish(topic, b"x"),
             lambda: producer.publish_many(topic, [b"x"]),
@@ -537,6 +538,7 @@ def test_a_callback_in_the_background_thread_can_not_block_it(nsqd: Nsqd, topic:
 
     consumer = Consumer(topic, "ch", nsqd=nsqd.tcp_address)
     with Producer(nsqd.tcp_address, on_event=on_event) as producer:
+        begun.set()
         assert done.wait(PATIENCE)
         assert consumer.stats().paused
         consumer.close()
