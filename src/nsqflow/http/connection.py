@@ -12,11 +12,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from email.utils import formatdate
 from http import HTTPStatus
-from typing import cast
 
 import h11
 
-from nsqflow.http.guests import Guests
+from nsqflow.http.guests import Guest, Guests
 from nsqflow.http.request import (
     BadTarget,
     Handler,
@@ -25,7 +24,6 @@ from nsqflow.http.request import (
     join_headers,
     split_target,
 )
-from nsqflow.protocol.lookup import join_address
 
 logger = logging.getLogger("nsqflow.http.server")
 
@@ -53,15 +51,13 @@ class Terms:
     guests: Guests
 
 
-class Connection(asyncio.Protocol):
+class Connection(Guest):
     """A client: waits for a request, has it answered, and so on."""
 
     def __init__(self, terms: Terms) -> None:
+        super().__init__(terms.guests)
         self._terms = terms
-        self._loop = asyncio.get_running_loop()
         self._http = h11.Connection(our_role=h11.SERVER)
-        self._transport: asyncio.Transport
-        self._timer: asyncio.TimerHandle | None = None
         self._task: asyncio.Task[None] | None = None  # the handler's
         self._head: h11.Request | None = None  # of the request that is being read
         self._target = ("", "")  # its path and query
@@ -70,30 +66,8 @@ class Connection(asyncio.Protocol):
         self._waiting = True  # for the first byte of a request
         self._can_write = True
         self._leaving = False  # nothing more is read, or what is read is dropped
-        self._admitted = False
-        self._gone = self._loop.create_future()
-
-    # What the server calls
-
-    def abort(self) -> None:
-        """End it now."""
-        self._transport.abort()
-
-    async def ended(self) -> None:
-        """Wait until nothing of it is left."""
-        await asyncio.shield(self._gone)
 
     # What asyncio calls
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Begin, unless there are too many."""
-        self._transport = cast(asyncio.Transport, transport)  # uvloop's is none by its class
-        self._admitted = self._terms.guests.admit(self)
-        if self._admitted:
-            self._allow(self._terms.idle_timeout)
-        else:
-            self._leaving = True
-            self._transport.abort()
 
     def data_received(self, data: bytes) -> None:
         """Read on."""
@@ -105,12 +79,11 @@ class Connection(asyncio.Protocol):
             self._advance()
 
     def eof_received(self) -> bool:
-        """Answer what was asked before, if the transport can; then close."""
+        """Answer what was asked before; then close."""
         if not self._leaving:
             self._http.receive_data(b"")
             self._advance()
-        # (asyncio complains about a True with TLS, which has no half-closed connections.)
-        return not self._leaving and self._transport.get_extra_info("ssl_object") is None
+        return not self._leaving
 
     def pause_writing(self) -> None:
         """Ask nothing more of a client that does not read its answers."""
@@ -132,6 +105,9 @@ class Connection(asyncio.Protocol):
         else:
             self._task.cancel()
             self._task.add_done_callback(self._vanish)
+
+    def _begin(self) -> None:
+        self._allow(self._terms.idle_timeout)
 
     # Reading
 
@@ -157,7 +133,7 @@ class Connection(asyncio.Protocol):
 
     def _take(self, event: h11.Event | type[h11.NEED_DATA] | type[h11.PAUSED]) -> None:
         if isinstance(event, h11.Request):
-            self._begin(event)
+            self._read_head(event)
         elif isinstance(event, h11.Data):
             self._add(event.data)
         elif isinstance(event, h11.EndOfMessage):
@@ -165,7 +141,7 @@ class Connection(asyncio.Protocol):
         else:  # the client has closed, having asked all it wanted to
             self._close()
 
-    def _begin(self, head: h11.Request) -> None:
+    def _read_head(self, head: h11.Request) -> None:
         self._head, self._waiting = head, False
         self._target = split_target(head.target.decode("ascii"))
         self._limit = self._terms.body_limit(head.method.decode("ascii"), self._target[0])
@@ -188,6 +164,7 @@ class Connection(asyncio.Protocol):
     def _dispatch(self, *, complete: bool) -> None:
         assert self._head is not None
         self._stop_timer()  # a handler takes as long as it takes
+        self._guests.protect(self)
         self._transport.pause_reading()
         request = Request(
             self._head.method.decode("ascii"),
@@ -195,7 +172,7 @@ class Connection(asyncio.Protocol):
             join_headers(self._head.headers),
             bytes(self._body),
             complete,
-            _address(self._transport),
+            self._client,
         )
         self._task = self._loop.create_task(self._serve(request))
 
@@ -275,24 +252,8 @@ class Connection(asyncio.Protocol):
     def _close(self) -> None:
         self._leaving = True
         self._transport.close()
-        self._allow(self._terms.idle_timeout)  # for what is unsent, and for TLS to say goodbye
-
-    def _vanish(self, _: object = None) -> None:
-        self._gone.set_result(None)
-        if self._admitted:
-            self._terms.guests.dismiss(self)
+        self._allow(self._terms.idle_timeout)  # for what is unsent
 
     def _allow(self, seconds: float) -> None:
-        """Give the client so long for what comes next."""
-        self._stop_timer()
-        self._timer = self._loop.call_later(seconds, self._transport.abort)
-
-    def _stop_timer(self) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
-
-
-def _address(transport: asyncio.Transport) -> str:
-    peer = transport.get_extra_info("peername")
-    return join_address(peer[0], peer[1]) if isinstance(peer, tuple) else "@"  # a unix socket's
+        super()._allow(seconds)
+        self._guests.expose(self)

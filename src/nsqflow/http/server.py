@@ -8,7 +8,8 @@
 
 Each connection is read one request at a time, whole, and only when the answer to the one before
 it is out. So what a client can occupy is bounded: a head, a body within its limit, an answer.
-Whoever takes longer than ``idle_timeout`` to say or to hear something is cut off.
+Whoever takes longer than ``idle_timeout`` to say or to hear something is cut off; sooner, when
+there are ``max_connections`` and one more comes.
 """
 
 from __future__ import annotations

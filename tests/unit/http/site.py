@@ -10,10 +10,19 @@ from dataclasses import dataclass
 from typing import Any, Self
 
 from nsqflow.http.server import Handler, HttpServer, Request, Response
+from nsqflow.http.tls_layer import TlsLayer
 from tests.fixtures.servers import PATIENCE
 
 LIMIT = 1000
+BRIEF = 0.2  # seconds that pass soon
 PING = b"GET /ping HTTP/1.1\r\nHost: x\r\n\r\n"
+CHUNKED = b"POST /pub HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n"
+CLOSING = b"GET /last HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n"
+
+
+def post(size: int, *headers: str, path: str = "/pub") -> bytes:
+    lines = [f"POST {path} HTTP/1.1", "Host: x", f"Content-Length: {size}", *headers]
+    return "\r\n".join([*lines, "", ""]).encode()
 
 
 @dataclass
@@ -27,7 +36,7 @@ class Visitor:
     """A client's side of a connection; waits no longer than a test should."""
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        self._reader = reader
+        self.reader = reader
         self.writer = writer
 
     async def ask(self, data: bytes, *, head: bool = False) -> Answer:
@@ -36,18 +45,18 @@ class Visitor:
 
     async def answer(self, *, head: bool = False) -> Answer:
         async with asyncio.timeout(PATIENCE):
-            lines = (await self._reader.readuntil(b"\r\n\r\n")).decode().splitlines()
+            lines = (await self.reader.readuntil(b"\r\n\r\n")).decode().splitlines()
             pairs = (line.split(": ", 1) for line in lines[1:-1])
             headers = {name.lower(): value for name, value in pairs}
             size = 0 if head else int(headers.get("content-length", 0))
-            body = await self._reader.readexactly(size)
+            body = await self.reader.readexactly(size)
         return Answer(int(lines[0].split()[1]), headers, body)
 
     async def rest(self) -> bytes:
         """All that comes until the server closes."""
         async with asyncio.timeout(PATIENCE):
             try:
-                return await self._reader.read()
+                return await self.reader.read()
             except ConnectionResetError:
                 return b""
 
@@ -64,11 +73,17 @@ class Site:
     def __init__(self, server: HttpServer, port: int, tls: ssl.SSLContext | None) -> None:
         self.server = server
         self.port = port
-        self._tls = tls
+        self.tls = tls
 
     async def visit(self, first: bytes = b"") -> Visitor:
-        streams = await asyncio.open_connection("127.0.0.1", self.port, ssl=self._tls)
-        visitor = Visitor(*streams)
+        return await self._visit(first, self.tls)
+
+    async def knock(self, first: bytes = b"") -> Visitor:
+        """A visitor that knows nothing of TLS."""
+        return await self._visit(first, None)
+
+    async def _visit(self, first: bytes, tls: ssl.SSLContext | None) -> Visitor:
+        visitor = Visitor(*await asyncio.open_connection("127.0.0.1", self.port, ssl=tls))
         visitor.writer.write(first)
         return visitor
 
@@ -91,10 +106,28 @@ async def serving(
     loop = asyncio.get_running_loop()
     options.setdefault("body_limit", lambda method, path: LIMIT)
     server = HttpServer(handler, **options)
-    listener = await loop.create_server(server, "127.0.0.1", 0, ssl=tls)
+    listener = await loop.create_server(
+        server if tls is None else lambda: TlsLayer(server(), tls), "127.0.0.1", 0
+    )
     try:
         yield Site(server, listener.sockets[0].getsockname()[1], client_tls)
     finally:
         listener.close()
         await server.close()
         assert server.connection_count == 0
+
+
+async def converse(visitor: Visitor) -> None:
+    """Ask in every way there is; the last one closes."""
+    assert (await visitor.ask(PING)).body == b"GET /ping 0 "
+    assert (await visitor.ask(post(3) + b"abc")).body == b"POST /pub 3 abc"
+    assert (await visitor.ask(CHUNKED + b"3\r\nabc\r\n2\r\nde\r\n0\r\n\r\n")).body[-5:] == b"abcde"
+    assert (await visitor.ask(b"GET http://host:1/x?y HTTP/1.1\r\nHost: x\r\n\r\n")).body[:6] == (
+        b"GET /x"
+    )
+    answer = await visitor.ask(b"HEAD /ping HTTP/1.1\r\nHost: x\r\n\r\n", head=True)
+    assert answer.headers["content-length"] == str(len("HEAD /ping 0 "))
+    assert (await visitor.ask(b"GET / HTTP/1.1\r\nHost: x\r\nUpgrade: h2c\r\n\r\n")).status == 200
+    answer = await visitor.ask(CLOSING)
+    assert answer.headers["connection"] == "close"
+    assert await visitor.rest() == b""

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import logging
-import ssl
 from pathlib import Path
 
 import pytest
@@ -13,23 +11,21 @@ from hypothesis import strategies as st
 
 from nsqflow.http.client import HttpClient
 from nsqflow.http.server import HttpServer, Request, Response
-from tests.conformance.web import server_context
-from tests.fixtures.certificates import Certificates
 from tests.fixtures.loops import asynchronous, eventually
 from tests.fixtures.servers import PATIENCE
-from tests.unit.http.site import LIMIT, PING, Visitor, echo, serving
+from tests.unit.http.site import (
+    BRIEF,
+    CHUNKED,
+    CLOSING,
+    LIMIT,
+    PING,
+    Visitor,
+    converse,
+    echo,
+    post,
+    serving,
+)
 from tests.unit.protocol.strategies import pieces
-
-BRIEF = 0.2  # an idle_timeout that passes soon
-
-
-def post(size: int, *headers: str, path: str = "/pub") -> bytes:
-    lines = [f"POST {path} HTTP/1.1", "Host: x", f"Content-Length: {size}", *headers]
-    return "\r\n".join([*lines, "", ""]).encode()
-
-
-CHUNKED = b"POST /pub HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n"
-CLOSING = b"GET /last HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n"
 
 
 @asynchronous
@@ -54,22 +50,6 @@ async def test_a_handler_sees_the_whole_request() -> None:
     assert request.client == f"127.0.0.1:{own[1]}"
 
 
-async def converse(visitor: Visitor) -> None:
-    """Ask in every way there is; the last one closes."""
-    assert (await visitor.ask(PING)).body == b"GET /ping 0 "
-    assert (await visitor.ask(post(3) + b"abc")).body == b"POST /pub 3 abc"
-    assert (await visitor.ask(CHUNKED + b"3\r\nabc\r\n2\r\nde\r\n0\r\n\r\n")).body[-5:] == b"abcde"
-    assert (await visitor.ask(b"GET http://host:1/x?y HTTP/1.1\r\nHost: x\r\n\r\n")).body[:6] == (
-        b"GET /x"
-    )
-    answer = await visitor.ask(b"HEAD /ping HTTP/1.1\r\nHost: x\r\n\r\n", head=True)
-    assert answer.headers["content-length"] == str(len("HEAD /ping 0 "))
-    assert (await visitor.ask(b"GET / HTTP/1.1\r\nHost: x\r\nUpgrade: h2c\r\n\r\n")).status == 200
-    answer = await visitor.ask(CLOSING)
-    assert answer.headers["connection"] == "close"
-    assert await visitor.rest() == b""
-
-
 @asynchronous
 async def test_a_connection_serves_one_request_after_another() -> None:
     async with serving() as site, await site.visit() as visitor:
@@ -79,14 +59,6 @@ async def test_a_connection_serves_one_request_after_another() -> None:
 @asynchronous(uvloop=True)
 async def test_a_connection_serves_one_request_after_another_on_uvloop() -> None:
     async with serving() as site, await site.visit() as visitor:
-        await converse(visitor)
-
-
-@asynchronous
-async def test_it_serves_over_tls(certificates: Certificates) -> None:
-    trusting = ssl.create_default_context(cafile=certificates.ca)
-    tls = server_context(certificates)
-    async with serving(tls=tls, client_tls=trusting) as site, await site.visit() as visitor:
         await converse(visitor)
 
 
@@ -271,10 +243,11 @@ async def test_a_client_that_falls_silent_is_closed(data: bytes) -> None:
         await eventually(lambda: site.server.connection_count == 0)
 
 
-@pytest.mark.parametrize("first", [b"GET /", post(LIMIT)])
+@pytest.mark.parametrize("first", [b"GET /", post(10**6), CHUNKED + b"fffff\r\n"])
 @asynchronous
 async def test_a_client_that_dribbles_is_closed_all_the_same(first: bytes) -> None:
-    async with serving(idle_timeout=BRIEF) as site, await site.visit(first) as visitor:
+    patient = serving(body_limit=lambda *_: 10**7, idle_timeout=BRIEF)
+    async with patient as site, await site.visit(first) as visitor:
         await eventually(lambda: site.server.connection_count == 1)
 
         def closed() -> bool:
@@ -364,25 +337,6 @@ async def test_an_answer_that_is_none_closes_the_connection_and_is_logged(
     async with serving(handler) as site, await site.visit(PING) as visitor:
         assert await visitor.rest() == b""
     assert "an answer that is none" in caplog.text
-
-
-@asynchronous
-async def test_there_are_no_more_connections_than_allowed(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
-    async with serving(max_connections=2) as site:
-        async with await site.visit() as first, await site.visit() as second:
-            assert (await first.ask(PING)).status == 200
-            assert (await second.ask(PING)).status == 200
-            for _ in range(3):
-                async with await site.visit() as third:
-                    assert await third.rest() == b""
-            assert (await first.ask(PING)).status == 200
-        await eventually(lambda: site.server.connection_count == 0)
-        async with await site.visit(PING) as visitor:
-            assert (await visitor.answer()).status == 200
-    assert caplog.messages == ["HTTP: there are 2 connections; refusing more"]
-    assert caplog.records[0].levelno == logging.WARNING
 
 
 @asynchronous

@@ -6,18 +6,15 @@ does not identify itself in time, or falls silent, is cut off.
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import cast
 
 from nsqflow.broker.lookupd.registry import Node, Registration, Registry
 from nsqflow.errors import RemoteProtocolError
-from nsqflow.http.guests import Guests
+from nsqflow.http.guests import Guest, Guests
 from nsqflow.protocol import LookupSession, Peer, PeerCommand, PeerIdentify, Register, Unregister
-from nsqflow.protocol.lookup import join_address
 
 logger = logging.getLogger("nsqflow.broker.lookupd")
 
@@ -36,42 +33,16 @@ class Terms:
     guests: Guests
 
 
-class LookupConnection(asyncio.Protocol):
+class LookupConnection(Guest):
     """An nsqd's connection."""
 
     def __init__(self, terms: Terms) -> None:
+        super().__init__(terms.guests)
         self._terms = terms
-        self._loop = asyncio.get_running_loop()
         self._session = LookupSession()
-        self._transport: asyncio.Transport
-        self._client = ""
         self._node: Node | None = None  # once it has identified itself
-        self._admitted = False
-        self._timer: asyncio.TimerHandle | None = None
-        self._gone = self._loop.create_future()
-
-    # What the daemon calls
-
-    def abort(self) -> None:
-        """End it now."""
-        self._transport.abort()
-
-    async def ended(self) -> None:
-        """Wait until nothing of it is left."""
-        await asyncio.shield(self._gone)
 
     # What asyncio calls
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Begin, unless there are too many."""
-        self._transport = cast(asyncio.Transport, transport)  # uvloop's is none by its class
-        self._client = _address(self._transport)
-        self._admitted = self._terms.guests.admit(self)
-        if self._admitted:
-            logger.info("TCP: new client(%s)", self._client)
-            self._allow(self._terms.identify_timeout)
-        else:
-            self._transport.abort()
 
     def data_received(self, data: bytes) -> None:
         """Do what the nsqd says, and answer."""
@@ -93,7 +64,7 @@ class LookupConnection(asyncio.Protocol):
                 if self._node is not None:
                     self._allow(self._terms.silence_timeout)
         except RemoteProtocolError as error:
-            logger.error("[%s] - %s", self._client, error)
+            logger.error("[%s] - %s", self._client, _escaped(str(error)))
             self._transport.write(self._session.data_to_send())
             self._transport.close()
         else:
@@ -110,16 +81,21 @@ class LookupConnection(asyncio.Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Unregister all that it had."""
-        if self._timer is not None:
-            self._timer.cancel()
+        self._stop_timer()
         if self._node is not None:
             self._log("UNREGISTER", self._terms.registry.leave(self._node))
         if self._admitted:
             logger.info("PROTOCOL(V1): [%s] exiting ioloop", self._client)
-            self._terms.guests.dismiss(self)
-        self._gone.set_result(None)
+        self._vanish()
 
     # Private methods
+
+    def _begin(self) -> None:
+        if self._client == "@":
+            # Those of a unix socket have no names, and need one: it is what tells nodes apart.
+            self._client += str(self._transport.get_extra_info("socket").fileno())
+        logger.info("TCP: new client(%s)", self._client)
+        self._allow(self._terms.identify_timeout)
 
     def _do(self, command: PeerCommand) -> None:
         if isinstance(command, PeerIdentify):
@@ -140,15 +116,16 @@ class LookupConnection(asyncio.Protocol):
         self._session.send_response()
 
     def _identify(self, peer: Peer) -> None:
+        self._guests.protect(self)
         self._node = Node(self._client, peer, time.time_ns())
         self._terms.registry.join(self._node)
         logger.info(
             "CLIENT(%s): IDENTIFY Address:%s TCP:%d HTTP:%d Version:%s",
             self._client,
-            peer.broadcast_address,
+            _escaped(peer.broadcast_address),
             peer.tcp_port,
             peer.http_port,
-            peer.version,
+            _escaped(peer.version),
         )
         self._log("REGISTER", [Registration("client")])
 
@@ -159,16 +136,10 @@ class LookupConnection(asyncio.Protocol):
             logger.warning("client(%s) unexpected UNREGISTER of %s's channels", self._client, topic)
         self._log("UNREGISTER", gone)
 
-    def _allow(self, seconds: float) -> None:
-        """Give the nsqd so long for what comes next."""
-        if self._timer is not None:
-            self._timer.cancel()
-        self._timer = self._loop.call_later(seconds, self._give_up, seconds)
-
     def _give_up(self, seconds: float) -> None:
         what = "identify itself" if self._node is None else "say anything"
         logger.warning("client(%s) did not %s within %g s", self._client, what, seconds)
-        self._transport.abort()
+        super()._give_up(seconds)
 
     def _log(self, what: str, registrations: list[Registration]) -> None:
         for each in registrations:
@@ -176,9 +147,6 @@ class LookupConnection(asyncio.Protocol):
             logger.info(text, self._client, what, *each)
 
 
-def _address(transport: asyncio.Transport) -> str:
-    peer = transport.get_extra_info("peername")
-    if isinstance(peer, tuple):
-        return join_address(peer[0], peer[1])
-    # Those of a unix socket have no names, and need one: it is what tells nodes apart.
-    return f"@{transport.get_extra_info('socket').fileno()}"
+def _escaped(text: str) -> str:
+    """Give what somebody else wrote as one line that can do nothing to a terminal."""
+    return text.encode("unicode_escape").decode("ascii")

@@ -15,6 +15,7 @@ from nsqflow.broker.lookupd.registry import Registry
 from nsqflow.broker.lookupd.routes import Routes
 from nsqflow.broker.options import LookupdOptions
 from nsqflow.broker.version import VERSION
+from nsqflow.errors import LocalProtocolError
 from nsqflow.http.guests import Guests
 from nsqflow.http.server import HttpServer
 from nsqflow.protocol import Peer
@@ -28,7 +29,7 @@ _SILENCE_TIMEOUT = 60.0  # at least: four of nsqd's pings
 
 
 class Nsqlookupd:
-    """An nsqlookupd; an async context manager that starts and stops it."""
+    """An nsqlookupd, to be started once; an async context manager that starts and stops it."""
 
     def __init__(self, options: LookupdOptions) -> None:
         self.options = options
@@ -51,6 +52,7 @@ class Nsqlookupd:
             max_connections=_MAX_CONNECTIONS,
         )
         self._doors: dict[str, Listening] = {}
+        self._started = False
 
     @property
     def tcp_address(self) -> str:
@@ -64,6 +66,10 @@ class Nsqlookupd:
 
     async def start(self) -> None:
         """Listen; raise ``OSError`` if that can't be."""
+        if self._started:
+            raise LocalProtocolError("an Nsqlookupd starts only once; make a new one")
+        self._started = True
+        logger.info("nsqlookupd v%s (in Python)", VERSION)
         try:
             # HTTP first: each nsqd is told both ports.
             await self._open("HTTP", self.options.http_address, self._http)

@@ -165,6 +165,24 @@ class Door:
 
 
 @asynchronous
+async def test_nothing_that_is_said_can_forge_a_line_of_the_log(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level(logging.INFO, "nsqflow.broker.lookupd")
+    evil = "x\nFATAL: gone\r\x1b[2J\u2028\x9b"
+    async with lookupd() as ours:
+        await listen_to(ours.tcp_address, b"  V1\x1b[2J\rPONG\n")
+        await listen_to(ours.tcp_address, b"  V1" + IDENTIFY + "REGISTER é\x1b[2J\n".encode())
+        async with Registrant(ours.tcp_address) as nsqd:
+            await nsqd.identify(1, version=evil, broadcast_address=evil)
+    assert all(message.isprintable() and message.isascii() for message in caplog.messages)
+    said = [message for message in caplog.messages if "[2J" in message]
+    assert len(said) == 3
+    plain = r"x\nFATAL: gone\r\x1b[2J\u2028\x9b"
+    assert f"IDENTIFY Address:{plain} TCP:4001 HTTP:5001 Version:{plain}" in said[2]
+
+
+@asynchronous
 async def test_a_client_that_does_not_identify_itself_is_closed() -> None:
     door = Door(identify_timeout=0.2, silence_timeout=1000)
     async with door as address, Registrant(address) as mute, Registrant(address) as pinging:
@@ -183,6 +201,23 @@ async def test_an_nsqd_that_falls_silent_is_closed_and_forgotten() -> None:
         await nsqd.identify(1)
         await nsqd.ended()
         await eventually(lambda: door.registry.registrations() == {})
+
+
+@asynchronous
+async def test_those_who_do_not_say_who_they_are_make_room_for_others() -> None:
+    door = Door(1000, 1000, most=3)
+    async with door as address, Registrant(address) as nsqd:
+        await nsqd.identify(1)
+        async with Registrant(address) as pinging, Registrant(address) as mute:
+            await pinging.say(Ping())
+            await eventually(lambda: len(door.guests) == 3)
+            async with Registrant(address) as second:
+                await second.identify(2)
+                await pinging.ended()  # it came first, and has not said it either
+                async with Registrant(address) as third:
+                    await third.identify(3)
+                    await mute.ended()
+                    assert (await nsqd.say(Ping())).error is None
 
 
 @asynchronous

@@ -16,9 +16,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from nsqflow import admin
-from nsqflow.errors import ConfigError
+from nsqflow.broker.lookupd import daemon
+from nsqflow.errors import ConfigError, LocalProtocolError
 from nsqflow.http.client import HttpClient
-from nsqflow.protocol import Register, Unregister
+from nsqflow.protocol import Ping, Register, Unregister
 from tests.fixtures.loops import POLL_INTERVAL, asynchronous, eventually
 from tests.fixtures.servers import PATIENCE, Nsqd, Nsqlookupd, start_nsqd
 from tests.unit.broker.lookupd.registrant import Registrant, ask, lookupd, until
@@ -294,10 +295,49 @@ async def test_an_nsqd_that_is_silent_too_long_is_not_named() -> None:
         assert "topic:t:" in (await ask(ours.http_address, "/debug"))[1]
 
 
+@pytest.mark.parametrize(("inactive", "silence"), [(0.05, 1000.0), (1000.0, 0.05)])
+@asynchronous
+async def test_an_nsqd_is_cut_off_only_when_it_is_not_named_and_has_missed_its_pings(
+    inactive: float, silence: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(daemon, "_SILENCE_TIMEOUT", silence)
+    monkeypatch.setattr(daemon, "_IDENTIFY_TIMEOUT", 0.2)
+    ours = lookupd(inactive_producer_timeout=inactive)
+    async with ours, Registrant(ours.tcp_address) as nsqd:
+        await nsqd.identify(1)
+        async with Registrant(ours.tcp_address) as mute:
+            await mute.ended()  # by then more time has passed than the shorter one
+        assert (await nsqd.say(Ping())).error is None
+
+
+@asynchronous
+async def test_those_who_are_idle_lock_nobody_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(daemon, "_MAX_CONNECTIONS", 5)
+    async with lookupd() as ours, contextlib.AsyncExitStack() as stack:
+        for address in [ours.tcp_address, ours.http_address] * 10:
+            await stack.enter_async_context(Registrant(address))
+        async with Registrant(ours.tcp_address) as nsqd:
+            await nsqd.identify(1)
+            _, found = await ask(ours.http_address, "/nodes")
+            assert [each["remote_address"] for each in found["producers"]] == [nsqd.address]
+
+
+@asynchronous
+async def test_it_starts_only_once() -> None:
+    ours = lookupd()
+    async with ours:
+        with pytest.raises(LocalProtocolError, match="starts only once; make a new one"):
+            await ours.start()
+        assert (await ask(ours.http_address, "/ping"))[0] == 200
+    with pytest.raises(LocalProtocolError, match="starts only once; make a new one"):
+        await ours.start()
+
+
 @asynchronous
 async def test_it_says_where_it_listens_and_what_it_is(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO, "nsqflow.broker.lookupd")
     async with lookupd() as ours:
+        assert caplog.messages[0] == "nsqlookupd v1.3.0+nsqflow (in Python)"
         assert f"TCP: listening on {ours.tcp_address}" in caplog.messages
         assert f"HTTP: listening on {ours.http_address}" in caplog.messages
         assert await ask(ours.http_address, "/info") == (200, {"version": "1.3.0+nsqflow"})

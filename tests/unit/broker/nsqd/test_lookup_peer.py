@@ -370,6 +370,21 @@ async def test_what_is_no_nsqlookupd_is_left_alone_a_while_longer_each_time(
 
 
 @asynchronous
+async def test_one_that_has_lasted_is_tried_again_soon(caplog: pytest.LogCaptureFixture) -> None:
+    async with ScriptedPeer() as peer, make_nsqd() as nsqd:
+        await peer.stop()
+        impatient(nsqd, ping_interval=0.05)
+        nsqd.set_lookupd_addresses([peer.address])
+        await eventually(lambda: "trying again in 0.5 s" in caplog.text)
+        await peer.start()
+        await peer.heard(nsq.Ping())
+        caplog.clear()
+        await peer.stop()
+        await eventually(lambda: "trying again" in caplog.text)
+        assert "trying again in 0.25 s" in caplog.text
+
+
+@asynchronous
 async def test_an_answer_that_nobody_asked_for_ends_the_connection() -> None:
     async with ScriptedPeer() as peer, make_nsqd() as nsqd:
         impatient(nsqd)
