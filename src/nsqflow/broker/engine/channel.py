@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 from nsqflow.broker.engine.deferred import Deferred
 from nsqflow.broker.engine.entry import COST, MOST_ATTEMPTS, Entry
 from nsqflow.broker.engine.journal import NOWHERE
+from nsqflow.broker.engine.place import Place
 from nsqflow.broker.engine.subscriber import Subscriber
-from nsqflow.protocol.names import is_ephemeral
 
 if TYPE_CHECKING:
     from nsqflow.broker.engine.engine import Engine
@@ -27,51 +27,26 @@ class TooManyConsumers(Exception):
     """The channel has as many subscribers as it may have."""
 
 
-class Channel:
+class Channel(Place):
     """A copy of a topic's messages, shared by its subscribers."""
 
     def __init__(
         self, engine: Engine, topic: str, name: str, place: int, *, spilled: int = 0
     ) -> None:
+        super().__init__(engine, name, place, spilled)
         self.topic = topic
-        self.name = name
-        self.paused = False
-        self.message_count = 0
         self.requeue_count = 0
         self.timeout_count = 0
         self.in_flight_count = 0
         self.subscribers: dict[Subscriber, None] = {}
         self.gone = False
         """It was deleted."""
-        self._engine = engine
-        self._journal = engine.journal_of(place)
-        self._backlog = engine.backlog(place, self.ephemeral, spilled)
         self._deferred = Deferred(engine.timers, self._come_due)
         self._turns: deque[Subscriber] = deque()  # the subscribers, whose turn is next comes last
         self._departed: dict[Subscriber, None] = {}  # those that left with messages in flight
 
     def __repr__(self) -> str:
         return f"Channel({self.topic!r}, {self.name!r})"
-
-    @property
-    def place(self) -> int:
-        """Where its messages are in the journal."""
-        return self._backlog.place
-
-    @property
-    def ephemeral(self) -> bool:
-        """It vanishes with its last subscriber."""
-        return is_ephemeral(self.name)
-
-    @property
-    def depth(self) -> int:
-        """How many messages wait to be delivered."""
-        return len(self._backlog)
-
-    @property
-    def backend_depth(self) -> int:
-        """How many of those are not in memory."""
-        return self._backlog.spilled
 
     @property
     def deferred_count(self) -> int:
@@ -260,10 +235,6 @@ class Channel:
         self._departed.clear()
 
     # Private methods
-
-    def _set_paused(self, paused: bool) -> None:
-        self.paused = paused
-        self._journal.pause(self.place, paused)
 
     def _owned(self, subscriber: Subscriber, id: bytes) -> Entry:
         entry = subscriber.held.get(id)

@@ -10,7 +10,7 @@ from nsqflow.broker.engine.backlog import Backlog, Memory
 from nsqflow.broker.engine.channel import Channel
 from nsqflow.broker.engine.entry import Entry
 from nsqflow.broker.engine.ids import Ids
-from nsqflow.broker.engine.journal import NOWHERE, Journal, Nothing
+from nsqflow.broker.engine.journal import NOWHERE, Journal
 from nsqflow.broker.engine.subscriber import Subscriber
 from nsqflow.broker.engine.timers import Timers
 from nsqflow.broker.engine.topic import Topic
@@ -64,7 +64,7 @@ class Engine:
         chance: Callable[[], int] = lambda: 0,
     ) -> None:
         self.topics: dict[str, Topic] = {}
-        self.journal = journal or Nothing()
+        self.journal = journal or _NOTHING
         self.durable = journal is not None
         self.listener = listener or Listener()
         self.memory = Memory(max_memory)
@@ -216,4 +216,4 @@ class Engine:
         self._at.pop(at.place, None)
 
 
-_NOTHING = Nothing()
+_NOTHING = Journal()

@@ -7,15 +7,17 @@ in the order in which things happened, and must take effect in it.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Protocol
 
 from nsqflow.broker.engine.entry import Entry
 
 NOWHERE = 0  # the place of what is not kept: ephemeral topics and channels
 
 
-class Journal(Protocol):
-    """Takes down what happens; ``load`` is answered by ``Engine.loaded``."""
+class Journal:
+    """Takes down what happens; ``load`` is answered by ``Engine.loaded``.
+
+    This one takes down nothing: all is in memory. A store does it otherwise.
+    """
 
     def create(self, place: int, topic: str, channel: str | None) -> None:
         """Begin a topic, or a channel."""
@@ -43,34 +45,3 @@ class Journal(Protocol):
 
     def load(self, place: int, after: bytes, limit: int) -> None:
         """Ask for the next messages of a place that were never put off, by id."""
-
-
-class Nothing:
-    """A journal that keeps nothing: all is in memory."""
-
-    def create(self, place: int, topic: str, channel: str | None) -> None:
-        """Keep nothing."""
-
-    def drop(self, place: int) -> None:
-        """Keep nothing."""
-
-    def pause(self, place: int, paused: bool) -> None:
-        """Keep nothing."""
-
-    def clear(self, place: int) -> None:
-        """Keep nothing."""
-
-    def put(self, place: int, entries: Sequence[Entry]) -> None:
-        """Keep nothing."""
-
-    def finish(self, place: int, ids: Sequence[bytes]) -> None:
-        """Keep nothing."""
-
-    def requeue(self, place: int, id: bytes, attempts: int, due: int) -> None:
-        """Keep nothing."""
-
-    def spread(self, source: int, targets: Sequence[int]) -> None:
-        """Keep nothing."""
-
-    def load(self, place: int, after: bytes, limit: int) -> None:
-        """Keep nothing, so that nothing is ever asked for."""

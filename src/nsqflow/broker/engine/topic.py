@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from nsqflow.broker.engine.channel import Channel
 from nsqflow.broker.engine.entry import COST, Entry
 from nsqflow.broker.engine.journal import NOWHERE
+from nsqflow.broker.engine.place import Place
 from nsqflow.protocol.names import is_ephemeral
 
 if TYPE_CHECKING:
@@ -19,43 +20,18 @@ class Full(Exception):
     """There is no memory left for what is to be published; nothing of it was taken."""
 
 
-class Topic:
+class Topic(Place):
     """A stream of messages; it keeps them itself while there is no channel to take them."""
 
     def __init__(self, engine: Engine, name: str, place: int, *, spilled: int = 0) -> None:
-        self.name = name
-        self.paused = False
-        self.message_count = 0
+        super().__init__(engine, name, place, spilled)
         self.message_bytes = 0
         self.channels: dict[str, Channel] = {}
         self.waiting = False
         """Nothing goes to the channels yet: it is being found out which there are to be."""
-        self._engine = engine
-        self._journal = engine.journal_of(place)
-        self._backlog = engine.backlog(place, self.ephemeral, spilled)
 
     def __repr__(self) -> str:
         return f"Topic({self.name!r})"
-
-    @property
-    def place(self) -> int:
-        """Where its messages are in the journal."""
-        return self._backlog.place
-
-    @property
-    def ephemeral(self) -> bool:
-        """It vanishes with its last channel."""
-        return is_ephemeral(self.name)
-
-    @property
-    def depth(self) -> int:
-        """How many messages wait for a channel, or for the end of a pause."""
-        return len(self._backlog)
-
-    @property
-    def backend_depth(self) -> int:
-        """How many of those are not in memory."""
-        return self._backlog.spilled
 
     def publish(self, bodies: Sequence[bytes], now: int, delay: int = 0) -> None:
         """Take messages; raise ``Full`` and take none of them if there is no room."""
@@ -194,7 +170,3 @@ class Topic:
         self._engine.journal_of(channel.place).drop(channel.place)
         self._engine.listener.deleted(self.name, channel.name)
         self._engine.listener.closed(subscribers)
-
-    def _set_paused(self, paused: bool) -> None:
-        self.paused = paused
-        self._journal.pause(self.place, paused)

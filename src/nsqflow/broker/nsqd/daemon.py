@@ -69,7 +69,7 @@ class Nsqd(Listener):
         self.lookup_peers = LookupPeers(self)
         self._pump = Pump(self.engine, self.clock, self._store, self._recover)
         self._doors: dict[str, Listening] = {}
-        self._https: list[HttpServer] = []
+        self._http_servers: list[HttpServer] = []
         self._tasks: set[asyncio.Task[None]] = set()
 
     # Public methods
@@ -256,7 +256,7 @@ class Nsqd(Listener):
 
     async def _open_http(self, name: str, address: str, *, tls: bool) -> None:
         server = http_server(self, tls=tls)
-        self._https.append(server)
+        self._http_servers.append(server)
         await self._open(name, address, server, tls=tls)
 
     async def _open(self, name: str, address: str, factory: object, *, tls: bool = False) -> None:
@@ -276,7 +276,7 @@ class Nsqd(Listener):
         clients = [*self.clients]
         for client in clients:
             end(client)
-        for server in self._https:
+        for server in self._http_servers:
             await server.close()
         await self.lookup_peers.close()
         for task in [*self._tasks]:

@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from nsqflow.broker.engine.entry import Entry
+from nsqflow.broker.engine.journal import Journal
 from nsqflow.broker.storage.changes import (
     Change,
     Clear,
@@ -34,7 +35,7 @@ _RETRY = 1.0  # seconds until what is owed is tried again
 _INTERRUPT = 0.01  # seconds between two tries to end what the thread is doing
 
 
-class Store:
+class Store(Journal):
     """The journal of an engine, on disk.
 
     What is taken down is gathered until ``commit``. While the thread waits for the disk more

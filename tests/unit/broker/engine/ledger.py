@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 
 from nsqflow.broker.engine.engine import Engine, Restored
 from nsqflow.broker.engine.entry import Entry
+from nsqflow.broker.engine.journal import Journal
 
 
 @dataclass
@@ -38,7 +39,7 @@ class Place:
         return Entry(id, row.timestamp, row.body, row.attempts, row.due)
 
 
-class Ledger:
+class Ledger(Journal):
     """Does what ``Journal`` asks for, and nothing that makes no sense."""
 
     def __init__(self) -> None:
