@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from nsqflow.broker.engine.entry import Entry
 
 
@@ -13,7 +15,7 @@ class Subscriber:
         *("msg_timeout", "owner", "rdy", "requeue_count", "sample_rate"),
     )
 
-    def __init__(self, owner: object, msg_timeout: int, sample_rate: int = 0) -> None:
+    def __init__(self, owner: Any, msg_timeout: int, sample_rate: int = 0) -> None:
         self.owner = owner
         """Whoever asked for the messages; of no account here."""
         self.msg_timeout = msg_timeout

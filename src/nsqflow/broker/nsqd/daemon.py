@@ -15,6 +15,7 @@ from typing import Self
 from nsqflow.broker.authorization import Authorizer
 from nsqflow.broker.engine.channel import Channel
 from nsqflow.broker.engine.engine import Engine, Listener
+from nsqflow.broker.engine.entry import Entry
 from nsqflow.broker.engine.subscriber import Subscriber
 from nsqflow.broker.listening import Listening, listen
 from nsqflow.broker.nsqd.client import Client
@@ -115,7 +116,7 @@ class Nsqd(Listener):
     def flush(self, channel: Channel) -> None:
         """Send the subscribers of a channel what has been gathered for them."""
         for subscriber in channel.subscribers:
-            client: Client = subscriber.owner  # type: ignore[assignment]
+            client: Client = subscriber.owner
             client.output.flush()
 
     def when_stored(self, stored: Stored) -> None:
@@ -203,7 +204,7 @@ class Nsqd(Listener):
     def closed(self, subscribers: Sequence[Subscriber]) -> None:
         """Close the connections of those whose channel is gone."""
         for subscriber in subscribers:
-            client: Client = subscriber.owner  # type: ignore[assignment]
+            client: Client = subscriber.owner
             client.close()
 
     # Private methods
@@ -230,8 +231,8 @@ class Nsqd(Listener):
             self.health = f"NOK - {error}"
             _log.error("failed to store: %s", error)
 
-        def page(place: int, entries: Sequence[object]) -> None:
-            self.engine.loaded(place, entries)  # type: ignore[arg-type]
+        def page(place: int, entries: Sequence[Entry]) -> None:
+            self.engine.loaded(place, entries)
             self.pump()
 
         def lost(place: int, ids: Sequence[bytes]) -> None:
@@ -259,9 +260,11 @@ class Nsqd(Listener):
         self._http_servers.append(server)
         await self._open(name, address, server, tls=tls)
 
-    async def _open(self, name: str, address: str, factory: object, *, tls: bool = False) -> None:
+    async def _open(
+        self, name: str, address: str, factory: Callable[[], asyncio.Protocol], *, tls: bool = False
+    ) -> None:
         option = f"{name.lower()}_address"
-        door = await listen(option, address, factory, self.tls if tls else None)  # type: ignore[arg-type]
+        door = await listen(option, address, factory, self.tls if tls else None)
         self._doors[name] = door
         _log.info("%s: listening on %s", name, door.address)
 

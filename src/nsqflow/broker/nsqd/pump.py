@@ -66,7 +66,7 @@ class Pump:
         now = self._clock.now()
         self._engine.tick(now)
         for subscriber, entries in self._engine.deliver(now):
-            client: Client = subscriber.owner  # type: ignore[assignment]
+            client: Client = subscriber.owner
             client.send(entries)
         if self._store is not None:
             self._commit(self._store)
