@@ -4,7 +4,12 @@ import os
 
 from hypothesis import settings
 
-pytest_plugins = ["tests.fixtures.certificates", "tests.fixtures.servers"]
+pytest_plugins = [
+    "tests.fixtures.certificates",
+    "tests.fixtures.s3",
+    "tests.fixtures.servers",
+    "tests.fixtures.spark",
+]
 
 # No deadline anywhere: how long one example takes says more about the machine than about the code.
 # In CI the same examples every time, so that a red build is red for its own change; people's

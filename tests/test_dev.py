@@ -54,7 +54,7 @@ def test_every_shell_at_hand_can_parse_it(shell: str) -> None:
     subprocess.run([*command, "-n", ROOT / "dev"], check=True, timeout=30)
 
 
-@pytest.mark.parametrize("name", ["dev", "bench", "uv", "go"])
+@pytest.mark.parametrize("name", ["dev", "bench", "spark42", "uv", "go"])
 def test_a_lock_holds_pins_and_hashes_and_no_address_or_path(name: str) -> None:
     shapes = re.compile(
         r"[a-z0-9-]+==[\w.+]+( ; [^/]+)? \\"  # a pin
@@ -64,6 +64,14 @@ def test_a_lock_holds_pins_and_hashes_and_no_address_or_path(name: str) -> None:
     )
     lines = (ROOT / f"locks/{name}.txt").read_text().splitlines()
     assert [line for line in lines if not shapes.fullmatch(line)] == []
+
+
+def test_the_oldest_spark_is_tested_with_all_else_as_it_is_locked() -> None:
+    def pins(name: str) -> dict[str, str]:
+        lock = (ROOT / f"locks/{name}.txt").read_text()
+        return dict(re.findall(r"^([a-z0-9-]+)==(\S+)", lock, re.MULTILINE))
+
+    assert pins("spark42") == pins("dev") | {"pyspark": "4.2.0"}
 
 
 def test_ci_runs_what_people_run_and_nothing_else() -> None:
