@@ -1,0 +1,271 @@
+"""Rows become commands: what the real nsqd hands out is what went in."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from contextlib import closing
+from itertools import count
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from nsqflow.errors import LocalProtocolError
+from nsqflow.protocol import Dpub, MessageBatch, Mpub, Published, Rdy
+from nsqflow.protocol.command_decoder import CommandDecoder
+from nsqflow.protocol.limits import Limits
+from nsqflow.spark import mpub
+from nsqflow.spark.access import Access
+from nsqflow.spark.link import Link
+from nsqflow.spark.mpub import Encoder, PackedMpub, Places
+from tests.fixtures.servers import PATIENCE, Nsqd
+
+Row = tuple[bytes, str | None, int | None]
+"""Body, topic and delay."""
+
+TOPICS = ["a", "b.c", "d_e#ephemeral"]
+EVERYTHING = Places(body=1, topic=0, delay_ms=2)
+
+numbers = count(1)
+
+rows = st.lists(
+    st.tuples(
+        st.binary(min_size=1, max_size=60),
+        st.sampled_from([*TOPICS, None]),
+        st.sampled_from([None, 0, 1, 1500]),
+    ),
+    min_size=1,
+    max_size=40,
+)
+
+
+def batch_of(rows: Iterable[Row], body: Any = None, topic: Any = None) -> pa.RecordBatch:
+    bodies, topics, delays = zip(*rows, strict=True)
+    return pa.RecordBatch.from_arrays(
+        [
+            pa.array(topics, topic or pa.string()),
+            pa.array(bodies, body or pa.binary()),
+            pa.array(delays, pa.int32()),
+        ],
+        names=["topic", "body", "delay_ms"],
+    )
+
+
+def bodies_only(bodies: list[bytes] | list[str] | list[bytes | None], type: Any) -> pa.RecordBatch:
+    return pa.RecordBatch.from_arrays([pa.array(bodies, type)], names=["body"])
+
+
+def read_back(commands: Iterable[PackedMpub | Dpub]) -> Iterator[Mpub | Dpub]:
+    """The commands as a server reads them."""
+    decoder = CommandDecoder(limits=Limits(max_msg_size=2**30, max_body_size=2**30))
+    for command in commands:
+        decoder.buffer.feed(command.encode())
+        read = decoder.next()
+        assert isinstance(read, Mpub | Dpub)
+        assert decoder.next() is None
+        yield read
+
+
+@given(rows, st.integers(20, 300))
+def test_each_row_is_published_once_and_in_its_order(given: list[Row], most: int) -> None:
+    encoder = Encoder(EVERYTHING, "default", most)
+    commands = [*read_back(encoder.commands(batch_of(given)))]
+    for topic in [*TOPICS, "default"]:
+        mine = [(body, delay or 0) for body, name, delay in given if (name or "default") == topic]
+        at_once = [
+            body
+            for command in commands
+            if isinstance(command, Mpub) and command.topic == topic
+            for body in command.bodies
+        ]
+        later = [
+            (command.body, command.delay_ms)
+            for command in commands
+            if isinstance(command, Dpub) and command.topic == topic
+        ]
+        assert at_once == [body for body, delay in mine if not delay]
+        assert later == [(body, delay) for body, delay in mine if delay]
+    assert encoder.rows == len(given)
+    assert encoder.bytes == sum(len(body) for body, _, _ in given)
+
+
+@given(st.lists(st.binary(min_size=1, max_size=60), min_size=1), st.integers(20, 300))
+def test_no_command_is_larger_than_allowed_or_smaller_than_it_could_be(
+    bodies: list[bytes], most: int
+) -> None:
+    encoder = Encoder(Places(0), "t", most)
+    commands = [*encoder.commands(bodies_only(bodies, pa.binary()))]
+    sizes = [4 + len(command.bodies) for command in commands if isinstance(command, PackedMpub)]
+    assert len(sizes) == len(commands)
+    read = [command.bodies for command in read_back(commands) if isinstance(command, Mpub)]
+    for size, its, after in zip(sizes, read, [*read[1:], None], strict=True):
+        assert size <= most or len(its) == 1
+        assert after is None or size + 4 + len(after[0]) > most
+
+
+@pytest.mark.parametrize("type", [pa.binary(), pa.large_binary(), pa.string(), pa.large_string()])
+@pytest.mark.parametrize("slice", [(0, 5), (2, 2), (4, 1)])
+def test_bodies_are_of_any_kind_and_from_any_part_of_a_batch(
+    type: Any, slice: tuple[int, int]
+) -> None:
+    bodies = ["ä", "bb", "c" * 300, "d", "ee"]
+    batch = bodies_only(bodies, type).slice(*slice)
+    start, number = slice
+    (command,) = read_back(Encoder(Places(0), "t", 10_000).commands(batch))
+    assert command == Mpub("t", [body.encode() for body in bodies[start : start + number]])
+
+
+@pytest.mark.parametrize("type", [pa.string(), pa.large_string()])
+def test_topics_are_of_any_kind(type: Any) -> None:
+    given: list[Row] = [(b"1", "x", None), (b"2", None, None), (b"3", "x", 5)]
+    encoder = Encoder(EVERYTHING, "option", 1000)
+    assert [*read_back(encoder.commands(batch_of(given, topic=type)))] == [
+        Dpub("x", 5, b"3"),
+        Mpub("x", [b"1"]),
+        Mpub("option", [b"2"]),
+    ]
+
+
+def test_a_large_batch_is_joined_piece_by_piece(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(mpub, "_SLICE", 100)
+    given: list[Row] = [(b"%d" % n, TOPICS[n % 3], n % 2) for n in range(200)]
+    commands = [*read_back(Encoder(EVERYTHING, None, 1000).commands(batch_of(given)))]
+    published: Counter[tuple[str, bytes]] = Counter()
+    for command in commands:
+        bodies = command.bodies if isinstance(command, Mpub) else [command.body]
+        published.update((command.topic, body) for body in bodies)
+    assert published == Counter((topic, body) for body, topic, _ in given if topic)
+
+
+def test_the_largest_body_is_known() -> None:
+    batch = bodies_only([b"a", b"b" * 77, b"c" * 5], pa.binary())
+    (command,) = Encoder(Places(0), "t", 1000).commands(batch)
+    assert isinstance(command, PackedMpub)
+    assert command.largest() == 77
+    assert "bbb" not in repr(command)
+
+
+# What can't be published
+
+
+@pytest.mark.parametrize(
+    ("row", "words"),
+    [
+        ((None, "a", None), "body is null"),
+        ((b"", "a", None), "body is empty"),
+        ((b"x", None, None), "topic is null, and there is no option topic"),
+        ((b"x", "a b", None), "topic name 'a b' has ' ' at position 1"),
+        ((b"x", "", None), "topic name '' is empty"),
+        ((b"x", "a", -1), "delay_ms -1; allowed is 0 to 3600000"),
+        ((b"x", "a", 3_600_001), "delay_ms 3600001; allowed is 0 to 3600000"),
+    ],
+)
+def test_a_row_that_can_not_be_published_is_named_before_any_of_its_batch_is_sent(
+    row: Any, words: str
+) -> None:
+    good: Row = (b"good", "a", 3)
+    encoder = Encoder(EVERYTHING, None, 100)
+    assert len([*encoder.commands(batch_of([good] * 10))]) == 10
+    with pytest.raises(LocalProtocolError) as caught:
+        next(encoder.commands(batch_of([good, good, row, good, row])))
+    assert str(caught.value).startswith("row 12 of its partition (the first is 0): ")
+    assert words in str(caught.value)
+
+
+def test_an_error_about_a_topic_does_not_repeat_all_of_what_is_no_topic() -> None:
+    with pytest.raises(LocalProtocolError) as caught:
+        next(Encoder(EVERYTHING, None, 100).commands(batch_of([(b"x", "no topic" * 1000, 0)])))
+    assert len(str(caught.value)) < 400
+
+
+# With the real nsqd
+
+
+@pytest.fixture(scope="module")
+def consumers(nsqd: Nsqd) -> Iterator[dict[str, Link]]:
+    """Who reads all that is published, by topics of this run's own."""
+    links: dict[str, Link] = {}
+    for _ in range(3):
+        topic = f"mpub_{next(numbers)}"
+        links[topic] = Link.open(
+            nsqd.tcp_address, Access(), topic=topic, channel="c", output_buffer_timeout=0.025
+        )
+        links[topic].send(Rdy(1000))
+    yield links
+    for link in links.values():
+        link.close()
+
+
+@pytest.fixture(scope="module")
+def producer(nsqd: Nsqd) -> Iterator[Link]:
+    with closing(Link.open(nsqd.tcp_address, Access())) as link:
+        yield link
+
+
+@settings(max_examples=20)
+@given(
+    st.lists(
+        st.tuples(
+            st.binary(min_size=1, max_size=400), st.integers(0, 2), st.sampled_from([None, 0, 1])
+        ),
+        min_size=1,
+        max_size=60,
+    ),
+    st.integers(20, 5000),
+)
+def test_what_comes_out_of_nsqd_is_what_went_in(
+    producer: Link,
+    consumers: dict[str, Link],
+    given: list[tuple[bytes, int, int | None]],
+    most: int,
+) -> None:
+    topics = [*consumers]
+    sent: list[Row] = [(body, topics[topic], delay) for body, topic, delay in given]
+    for command in Encoder(EVERYTHING, None, most).commands(batch_of(sent)):
+        producer.send(command)
+        assert isinstance(producer.receive(PATIENCE)[0], Published)
+    for topic, link in consumers.items():
+        expected = Counter(body for body, name, _ in sent if name == topic)
+        received: Counter[bytes] = Counter()
+        while received.total() < expected.total():
+            events = link.receive(PATIENCE)
+            assert events, f"nothing came of {expected - received}"
+            for event in events:
+                assert isinstance(event, MessageBatch)
+                columns = event.columns()
+                received.update(columns.bodies())
+                link.session.finish_packed(columns.ids)
+            link.flush()
+        assert received == expected
+
+
+def test_none_of_it_loads_pandas() -> None:
+    # Importing it takes seconds, in each worker that Spark starts.
+    code = """
+import sys
+from array import array
+import pyarrow as pa
+from nsqflow.spark.mpub import Encoder, Places
+import nsqflow.spark.publisher
+
+def column(type, *values):
+    data = [value.encode() for value in values]
+    places = array("i", [0])
+    for value in data:
+        places.append(places[-1] + len(value))
+    buffers = [None, pa.py_buffer(places), pa.py_buffer(b"".join(data))]
+    return pa.Array.from_buffers(type, len(data), buffers)
+
+delays = pa.Array.from_buffers(pa.int64(), 2, [None, pa.py_buffer(array("q", [0, 7]))])
+columns = [column(pa.binary(), "a", "b"), column(pa.string(), "t", "u"), delays]
+batch = pa.RecordBatch.from_arrays(columns, names=["body", "topic", "delay_ms"])
+commands = [*Encoder(Places(0, 1, 2), None, 100).commands(batch)]
+print(len(commands), "pandas" in sys.modules, "asyncio" in sys.modules)
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["2", "False", "False"]
