@@ -42,7 +42,12 @@ def read_orders(spark: SparkSession, broker: BackgroundBroker, spool: Path) -> D
 def main(folder: Path) -> None:
     prepare_java()
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)  # workers run what we run
-    spark = SparkSession.builder.master("local[2]").appName("orders").getOrCreate()
+    spark = (
+        SparkSession.builder.master("local[2]")
+        .appName("orders")
+        .config("spark.sql.shuffle.partitions", "2")
+        .getOrCreate()
+    )
     spark.sparkContext.setLogLevel("ERROR")
     spark.streams.addListener(NsqListener(print))
     with BackgroundBroker(nodes=2) as broker:

@@ -22,8 +22,12 @@ class Backlog:
     deferred: int = 0
     requeues: int = 0
     timeouts: int = 0
+    started: float = 0.0
+    """When its nsqd did, in seconds since the epoch."""
+    channel_count: int = 0
+    """All that the channel ever had, since then."""
     message_count: int = 0
-    """All that the topic ever had, since nsqd started."""
+    """All that the topic ever had, since then."""
     message_bytes: int = 0
     """The bytes of their bodies."""
     paused: bool = False
@@ -42,6 +46,13 @@ class Backlog:
         if self.paused:
             return 0
         return self.depth + (0 if self.topic_paused else self.topic_depth)
+
+    def is_anew(self, before: Backlog) -> bool:
+        """Tell whether the channel was deleted since, and created again: it begins to count anew.
+
+        So it does when nsqd starts, but then it keeps what it had.
+        """
+        return self.started == before.started and self.channel_count < before.channel_count
 
     @property
     def mean_size(self) -> int:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, closing
+from contextlib import closing
 from typing import TYPE_CHECKING
 from uuid import uuid4
 
@@ -63,6 +63,7 @@ class NsqBatchReader(DataSourceReader):
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """The rows of a share."""
+        from nsqflow.spark.peek import peek_share
         from nsqflow.spark.reading import read_share
 
         if not isinstance(partition, Share):
@@ -83,62 +84,23 @@ class NsqBatchReader(DataSourceReader):
         return {key: split(count, parts, most_each) for key, count in ready.items() if count}
 
     def _write_down(self, end: Offset) -> None:
+        from nsqflow.spark.planning import describe
         from nsqflow.spark.store import open_store
 
         assert self._options.spool is not None
         store = open_store(self._options.spool)
         store.probe()
         _sweep(store)
-        about = {"channel": self._options.channel, "topics": list(self._options.topics)}
-        store.write(gen_mark(end.gen), json.dumps(about).encode())
+        store.write(gen_mark(end.gen), describe(self._options))
         store.write(planned_mark(end.gen, end.seq), json.dumps(end.encode()).encode())
-
-
-def peek_share(share: Share, options: SourceOptions) -> Iterator[pa.RecordBatch]:
-    """Yield what is there and put it back; each message's attempts are one more afterwards.
-
-    No message may come twice, so all of them stay in flight to the end: on as many
-    connections as that takes, for each may hold only so many.
-    """
-    import threading
-
-    from nsqflow.spark.link import Link
-    from nsqflow.spark.pull import Pull
-    from nsqflow.spark.rows import Outward, stored_batch
-    from nsqflow.spark.seen import split_ids
-
-    outward = Outward(share.topic, options.channel, share.nsqd, options.include_metadata)
-    left, stop = share.budget, threading.Event()
-    with ExitStack() as stack:
-        while left > 0:
-            link = stack.enter_context(
-                closing(
-                    Link.open(
-                        share.nsqd,
-                        options.access,
-                        topic=share.topic,
-                        channel=options.channel,
-                        msg_timeout=options.msg_timeout,
-                        output_buffer_timeout=0.05,
-                    )
-                )
-            )
-            pull = Pull(link, stop)
-            want = min(left, link.reply.max_rdy_count)
-            pull.ask(want)
-            chunk = pull.chunk(want, options.idle_timeout, options.msg_timeout / 3)
-            stack.callback(pull.put_back, split_ids(chunk.ids()))
-            if chunk.count:
-                yield outward.rows(stored_batch(chunk.columns))
-            if chunk.idle:
-                return
-            left -= chunk.count
 
 
 def _sweep(store: Store) -> None:
     """Remove what batch reads left behind long ago: Spark does not tell when they are done."""
     for name in store.names(""):
-        if name.startswith(_PREFIX) and (store.age(gen_mark(name)) or 0.0) > MAX_AGE:
+        # Without its mark it was being removed when that was interrupted.
+        age = store.age(gen_mark(name))
+        if name.startswith(_PREFIX) and (age is None or age > MAX_AGE):
             logger.info("removing %s from the spool", name)
             for mark in store.names(f"{name}/batches"):
                 store.remove(planned_mark(name, int(mark)))

@@ -10,8 +10,14 @@ import logging
 import queue
 import threading
 
-from nsqflow.spark.offsets import ShareName, batches_folder, planned_mark, unfin_folder, unquoted
-from nsqflow.spark.seen import ID_SIZE, split_ids
+from nsqflow.spark.offsets import (
+    ShareName,
+    batches_folder,
+    planned_mark,
+    unfin_folder,
+    unquoted,
+)
+from nsqflow.spark.seen import ID_SIZE, RECENT, split_ids
 from nsqflow.spark.slots import Slots, slot_numbers
 from nsqflow.spark.store import Store
 
@@ -92,20 +98,28 @@ class Cleaning(threading.Thread):
         settled.update(split_ids(done))
         target = f"{unfin_folder(share.gen, share.key)}/{share.seq:08d}-{share.part}"
         if doubtful:
-            self._store.write(target, doubtful)
+            # Who is first has read all of it; a second driver may find it half removed.
+            self._store.create(target, [doubtful])
         if self._everything:
-            numbers = slot_numbers(self._store.names(share.folder))
-            recent = b"".join(map(slots.ids, numbers))
-            self._store.write(f"{target}-recent", recent[-ID_SIZE * RECENT_IDS :])
-        return bool(doubtful) or self._everything
+            self._remember(share, slots)
+        return bool(doubtful)
+
+    def _remember(self, share: ShareName, slots: Slots) -> None:
+        """Add a share's ids to those that dedupe=always knows beyond the spool."""
+        name = f"{unfin_folder(share.gen, share.key)}/{RECENT}"
+        numbers = slot_numbers(self._store.names(share.folder))
+        ids = b"".join([*self._read(name), *map(slots.ids, numbers)])
+        self._store.write(name, ids[-ID_SIZE * RECENT_IDS :])
 
     def _drop(self, gen: str, key: str, settled: set[bytes]) -> None:
         """Take ids off the books that came again and are finished now."""
         folder = unfin_folder(gen, key)
         for name in self._store.names(folder):
+            if name == RECENT:
+                continue
             ids = self._read(f"{folder}/{name}")
             rest = [id for id in ids if id not in settled]
-            if name.endswith("-recent") or len(rest) == len(ids):
+            if len(rest) == len(ids):
                 continue
             if rest:
                 self._store.write(f"{folder}/{name}", b"".join(rest))
@@ -115,14 +129,11 @@ class Cleaning(threading.Thread):
     def _forget(self, gen: str, key: str) -> None:
         """Keep the ids in bounds: the oldest go."""
         folder = unfin_folder(gen, key)
-        count = recent = 0
+        count = 0
         for name in reversed(self._store.names(folder)):
-            size = len(self._read(f"{folder}/{name}"))
-            if name.endswith("-recent"):
-                recent += size
-                if recent - size >= RECENT_IDS:
-                    self._store.remove(f"{folder}/{name}")
+            if name == RECENT:
                 continue
+            size = len(self._read(f"{folder}/{name}"))
             count += size
             age = self._store.age(f"{folder}/{name}") or 0.0
             if age > MAX_AGE or (count > MAX_IDS and count > size):

@@ -10,7 +10,7 @@ from typing import Any
 from urllib.parse import urlencode
 
 from nsqflow.admin import AdminError, ChannelStats, Nsqd, TopicStats
-from nsqflow.admin.stats import parse_stats
+from nsqflow.admin.stats import NsqdStats, parse_stats
 from nsqflow.errors import ConfigError, NetworkError
 from nsqflow.http.client import parse_http_address
 from nsqflow.protocol.lookup import join_address
@@ -50,19 +50,18 @@ class Gauge:
 
     async def names(self) -> list[str]:
         """Give the names of all its topics."""
-        return [topic.name for topic in await self._stats()]
+        return [topic.name for topic in (await self._stats()).topics]
 
     async def read(self, topics: Collection[str]) -> list[Backlog]:
         """Give the backlogs of those topics that it has, with the channel."""
-        found: list[TopicStats] = []
         if len(topics) <= _FEW:
-            for topic in topics:
-                found += await self._stats(topic=topic, channel=self._channel)
+            found = [await self._stats(topic=topic, channel=self._channel) for topic in topics]
         else:
-            found += await self._stats(channel=self._channel)
+            found = [await self._stats(channel=self._channel)]
         return [
-            self._backlog(topic, channel)
-            for topic in found
+            self._backlog(stats.start_time, topic, channel)
+            for stats in found
+            for topic in stats.topics
             if topic.name in topics
             for channel in topic.channels
             if channel.name == self._channel
@@ -95,7 +94,7 @@ class Gauge:
         secure = parse_http_address(self._address).scheme == "https"
         return Nsqd(self._address, tls=self._tls() if secure else None)
 
-    async def _stats(self, *, topic: str = "", channel: str = "") -> tuple[TopicStats, ...]:
+    async def _stats(self, *, topic: str = "", channel: str = "") -> NsqdStats:
         path = _path(topic, channel)
         status, body = await self._get(path)
         if status == 403 and (port := _https_port(body)):
@@ -104,7 +103,7 @@ class Gauge:
         if status != 200:
             raise self._useless(status, body[:_MAX_MESSAGE].decode(errors="backslashreplace"))
         try:
-            return parse_stats(json.loads(body)).topics
+            return parse_stats(json.loads(body))
         except (AttributeError, ValueError, RecursionError) as error:
             raise self._useless(status, f"no stats: {error}") from None
 
@@ -127,7 +126,7 @@ class Gauge:
         self._address = f"https://{join_address(parse_http_address(self.http).host, port)}"
         self._link = None
 
-    def _backlog(self, topic: TopicStats, channel: ChannelStats) -> Backlog:
+    def _backlog(self, started: float, topic: TopicStats, channel: ChannelStats) -> Backlog:
         return Backlog(
             topic=topic.name,
             nsqd=self.nsqd,
@@ -137,6 +136,8 @@ class Gauge:
             deferred=channel.deferred_count,
             requeues=channel.requeue_count,
             timeouts=channel.timeout_count,
+            started=started,
+            channel_count=channel.message_count,
             message_count=topic.message_count,
             message_bytes=topic.message_bytes,
             paused=channel.paused,

@@ -23,6 +23,7 @@ from typing import Any, NamedTuple
 from nsqflow.errors import ConfigError
 
 VERSION = 1
+PLANNED = "_planned"
 
 _UNSAFE = re.compile(rb"[^0-9A-Za-z._-]")
 _ESCAPED = re.compile(rb"%([0-9A-F]{2})")
@@ -136,7 +137,7 @@ def gen_mark(gen: str) -> str:
 
 def planned_mark(gen: str, seq: int) -> str:
     """The object that is there from a batch's planning until it leaves the spool."""
-    return f"{batch_folder(gen, seq)}/_planned"
+    return f"{batch_folder(gen, seq)}/{PLANNED}"
 
 
 def unfin_folder(gen: str, key: str) -> str:

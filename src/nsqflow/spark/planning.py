@@ -9,10 +9,18 @@ from time import monotonic, sleep
 from typing import Any
 from uuid import uuid4
 
-from nsqflow.errors import DiscoveryError, NetworkError, NsqError
+from nsqflow.errors import ConfigError, DiscoveryError, NetworkError
 from nsqflow.spark.backlog import Backlog
 from nsqflow.spark.budget import Hold, Patience, Target, divide, limit_by_bytes, split
-from nsqflow.spark.offsets import Offset, batches_folder, gen_mark, planned_mark
+from nsqflow.spark.losses import Losses
+from nsqflow.spark.offsets import (
+    PLANNED,
+    Offset,
+    batches_folder,
+    gen_mark,
+    planned_mark,
+    split_key,
+)
 from nsqflow.spark.options import SourceOptions
 from nsqflow.spark.progress import counters
 from nsqflow.spark.slots import Slots, Totals
@@ -25,10 +33,6 @@ _SOONEST = 0.02  # seconds between two looks at the servers, while something was
 _LATEST = 0.25  # ... and after some seconds in which nothing was: nsqd logs every look
 _LATE = 6.0  # seconds by which nsqd may miss a timeout: it looks for new channels every five
 _FLOW = 1.0  # seconds in which a topic's messages reach a new channel; a huge backlog takes longer
-
-
-class DataLoss(NsqError):
-    """Messages may have been lost; ``failOnDataLoss=false`` goes on with a warning."""
 
 
 class Planning:
@@ -44,7 +48,7 @@ class Planning:
         self._target: Target | None = None
         self._fruitless: set[str] = set()  # keys of which the last batch brought nothing
         self._backlogs: list[Backlog] = []
-        self._existing: set[str] = set()  # keys whose channel was there
+        self._losses = Losses(self.store.location, options.channel, fail=options.fail_on_data_loss)
         self._counters: dict[str, Any] = {}  # of the last batch that was looked at
         self._found: set[int] = set()  # batches that are in the spool, and not in Spark's log
         self._made = ""  # the generation that was begun here
@@ -80,17 +84,9 @@ class Planning:
 
     def check_replay(self, end: Offset) -> None:
         """See that the spool still has the batch; one that was planned must be there."""
-        if self.store.age(planned_mark(end.gen, end.seq)) is not None:
-            return
-        text = (
-            f"spoolLocation {self.store.location!r} has nothing of batch {end.seq} of generation "
-            f"{end.gen}: it was lost, or is another one than before. Up to {end.planned} messages "
-            "of it may be lost"
-        )
-        if self._options.fail_on_data_loss:
-            raise DataLoss(f"{text}; start once with failOnDataLoss=false to go on without")
-        logger.warning("%s; going on without", text)
-        self._write_down(end)
+        if self.store.age(planned_mark(end.gen, end.seq)) is None:
+            self._losses.batch_is_missing(end)
+            self._write_down(end)
 
     def report(self) -> dict[str, Any]:
         """Return what waits where, and what came of the last batch that is known of."""
@@ -116,24 +112,43 @@ class Planning:
         if self._began:
             return
         self.store.probe()
+        self._check_generation(start)
         if self._options.starting_position == "latest" and not start.gen:
             self._survey.empty()
         else:
             self._survey.create()
-        if start.seq and self.store.age(gen_mark(start.gen)) is None:
+        self._found = self._find_batches(start)
+        self._losses.batches_are_missing(start, self._found)
+        self._began = True
+
+    def _check_generation(self, start: Offset) -> None:
+        """See that the spool is that of the checkpoint, and of this channel."""
+        if not start.gen:
+            return
+        try:
+            about = json.loads(bytes(self.store.read(gen_mark(start.gen))))
+        except FileNotFoundError:
             logger.warning(
-                "spoolLocation %r has nothing of generation %s: messages that were delivered twice "
+                "spoolLocation %r has nothing of generation %s: messages that are delivered twice "
                 "may not be recognised",
                 self.store.location,
                 start.gen,
             )
+            return
+        if about["channel"] != self._options.channel:
+            raise ConfigError(
+                f"channel {self._options.channel!r}; the checkpoint is that of a query on channel "
+                f"{about['channel']!r}. Give a new query a new checkpointLocation"
+            )
+
+    def _find_batches(self, start: Offset) -> set[int]:
+        """Return the batches behind ``start`` that are in the spool, with something in them."""
+        if not start.gen:
+            return set()
         folder = batches_folder(start.gen)
-        self._found = {
-            int(name)
-            for name in (self.store.names(folder) if start.gen else ())
-            if int(name) > start.seq and len(self.store.names(f"{folder}/{name}")) > 1
-        }
-        self._began = True
+        later = [name for name in self.store.names(folder) if int(name) > start.seq]
+        contents = {int(name): self.store.names(f"{folder}/{name}") for name in later}
+        return {seq for seq, names in contents.items() if PLANNED in names and len(names) > 1}
 
     def _earlier(self, start: Offset) -> Offset | None:
         """Return the next batch as it was planned before, if it is in the spool.
@@ -167,21 +182,8 @@ class Planning:
             return False
         self._blind = False
         self._looked = monotonic()
-        self._check_channels()
+        self._losses.look_at(self._backlogs, self._survey.take_gone())
         return True
-
-    def _check_channels(self) -> None:
-        for backlog in self._backlogs:
-            if backlog.exists:
-                self._existing.add(backlog.key)
-            elif backlog.key in self._existing:
-                text = (
-                    f"channel {self._options.channel!r} of topic {backlog.topic!r} is gone from "
-                    f"{backlog.nsqd}, with the messages it had"
-                )
-                if self._options.fail_on_data_loss:
-                    raise DataLoss(f"{text}; start again with failOnDataLoss=false to go on")
-                logger.warning("%s; going on", text)
 
     def _learn(self, start: Offset) -> None:
         """Read, once for each batch, what came of it."""
@@ -199,14 +201,16 @@ class Planning:
                 if name.key == key:
                     totals += Slots(self.store, name.folder).totals()[0]
             whole += totals
-            self._patience.brought(key, sum(planned), totals.rows, now)
+            # Also what was dropped or given back shows that something is there.
+            came = totals.rows + totals.duplicates + totals.dead_lettered + totals.requeued
+            self._patience.brought(key, sum(planned), came, now)
             if self._target is not None and known:
-                self._count(self._target, key, totals.rows)
+                self._count(self._target, key, totals.rows, came)
         self._counters = {"seq": start.seq} | counters(whole)
 
-    def _count(self, target: Target, key: str, rows: int) -> None:
+    def _count(self, target: Target, key: str, rows: int, came: int) -> None:
         target.brought(key, rows)
-        if rows:
+        if came:
             self._fruitless.discard(key)
         elif key in self._fruitless:
             target.give_up(key)  # others take what we plan for
@@ -223,20 +227,41 @@ class Planning:
 
     def _within_target(self) -> dict[str, int]:
         """Return what is to be read of what was there at the start; wait for what is in flight."""
+        deadline = monotonic() + self._options.msg_timeout + _LATE
         if self._target is None:
+            self._await_all(deadline)
             self._await_flow()
             self._target = Target(self._backlogs)
-        deadline = monotonic() + self._options.msg_timeout + _LATE
         while True:
             counts = self._target.bound(
                 {backlog.key: backlog.available for backlog in self._backlogs}
             )
             remaining = self._target.remaining()
+            missing = {key for key in remaining if split_key(key)[1] in self._survey.unreachable}
             coming = any(
                 backlog.in_flight and backlog.key in remaining for backlog in self._backlogs
             )
-            if counts or not coming or monotonic() > deadline or not self._look():
+            if counts or not (coming or missing):
                 return counts
+            if monotonic() > deadline:
+                self._check_reachable()
+                return counts
+            self._look()
+
+    def _await_all(self, deadline: float) -> None:
+        """Wait for those who do not answer: what they have belongs to it, too."""
+        while self._survey.unreachable and monotonic() < deadline:
+            self._look()
+        self._check_reachable()
+
+    def _check_reachable(self) -> None:
+        if not self._survey.unreachable:
+            return
+        reasons = "; ".join(self._survey.unreachable.values())
+        text = f"not everything can be read, as some nsqd don't answer: {reasons}"
+        if self._options.fail_on_data_loss:
+            raise NetworkError(f"{text}; start with failOnDataLoss=false to go on without")
+        logger.warning("%s; going on without", text)
 
     def _await_flow(self) -> None:
         """Let the topics pass on to the channel what they had, so that it can be counted.
@@ -274,10 +299,16 @@ class Planning:
     def _write_down(self, end: Offset) -> Offset:
         """Put marks into the spool, before the offset is logged: so their absence means a loss."""
         if self.store.age(gen_mark(end.gen)) is None:
-            about = {"channel": self._options.channel, "topics": list(self._options.topics)}
-            self.store.write(gen_mark(end.gen), json.dumps(about).encode())
+            if end.seq > 1:
+                logger.warning("%r was emptied under the query", self.store.location)
+            self.store.write(gen_mark(end.gen), describe(self._options))
         self.store.write(planned_mark(end.gen, end.seq), json.dumps(end.encode()).encode())
         return end
+
+
+def describe(options: SourceOptions) -> bytes:
+    """Return what the mark of a generation says of the query."""
+    return json.dumps({"channel": options.channel, "topics": list(options.topics)}).encode()
 
 
 def _described(backlog: Backlog) -> dict[str, Any]:

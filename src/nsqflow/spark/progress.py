@@ -12,7 +12,7 @@ import json
 import logging
 from collections import deque
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from pyspark.sql.streaming.listener import StreamingQueryListener
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
         QueryProgressEvent,
         QueryStartedEvent,
         QueryTerminatedEvent,
+        SourceProgress,
         StreamingQueryProgress,
     )
 
@@ -101,7 +102,7 @@ def batch_reports(progress: StreamingQueryProgress) -> list[BatchReport]:
     return [
         _report(progress, offset, status)
         for source in progress.sources
-        if (offset := _offset(source.endOffset)) and (status := _status(source.latestOffset))
+        if (offset := _offset(source)) and (status := _status(source.latestOffset))
     ]
 
 
@@ -142,11 +143,13 @@ def _report(
     )
 
 
-def _offset(text: str | None) -> Offset | None:
-    data = _read(text)
+def _offset(source: SourceProgress) -> Offset | None:
+    data = _read(source.endOffset)
     if "plan" not in data or "gen" not in data:
         return None  # another source's
-    return Offset.decode(data)
+    offset = Offset.decode(data)
+    # Batches that Spark makes for reasons of its own end where the last one did.
+    return replace(offset, plan={}) if source.startOffset == source.endOffset else offset
 
 
 def _status(text: str | None) -> dict[str, Any] | None:

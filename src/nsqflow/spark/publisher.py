@@ -38,6 +38,7 @@ _LANE = 4 * 1024 * 1024  # bytes of bodies up to which an nsqd that owes answers
 _ALL = 16 * 1024 * 1024  # the same, for all of them together
 _WRITE = 64 * 1024  # bytes that are worth a write
 _DIAL_TIMEOUT = 5.0
+_BRIEF_DIAL = 1.0
 _FIRST_WAIT, _MOST_WAIT = 0.25, 10.0  # seconds until an nsqd that failed is tried again
 
 # Another nsqd, or the same one a little later, may do what this one did not.
@@ -125,7 +126,10 @@ class Publisher:
     def _connected(self, lane: _Lane) -> bool:
         if lane.link is None and monotonic() >= lane.retry_at:
             try:
-                lane.link = Link.open(lane.address, self._access, timeout=_DIAL_TIMEOUT)
+                # The others wait meanwhile: one that hangs must not cost them much.
+                alone = all(other.link is None for other in self._lanes)
+                timeout = _DIAL_TIMEOUT if alone else _BRIEF_DIAL
+                lane.link = Link.open(lane.address, self._access, timeout=timeout)
             except NsqError as error:
                 self._failed(lane, error)
         return lane.link is not None

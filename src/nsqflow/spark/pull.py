@@ -119,6 +119,7 @@ class Pull:
                 chunk.idle = True
                 break
             if chunk.count and now - chunk.began >= age:
+                chunk.idle = True  # what waited would be here: these trickle in
                 break
         return chunk
 

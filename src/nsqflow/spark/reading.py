@@ -70,6 +70,7 @@ class Reading:
 
     def _write(self) -> Iterator[Slot]:
         name = self._share.name
+        self._slots.check()
         everything = self._options.dedupe == "always"
         seen = Seen(self._store, name.gen, name.key, everything=everything)
         writing = Writing(self._share, self._options, self._slots, seen, self._number, self._totals)

@@ -8,11 +8,12 @@ batch leaves the spool its ids in doubt move to ``unfin`` (see ``cleaning``).
 
 from __future__ import annotations
 
-from nsqflow.spark.offsets import batches_folder, quoted, unfin_folder
+from nsqflow.spark.offsets import PLANNED, batches_folder, quoted, unfin_folder
 from nsqflow.spark.slots import Slots, slot_numbers
 from nsqflow.spark.store import Store
 
 ID_SIZE = 16
+RECENT = "recent"  # the ids that dedupe=always keeps of batches that have left
 
 
 class Seen:
@@ -24,17 +25,26 @@ class Seen:
         self._key = key
         self._everything = everything  # those too whose FIN was confirmed
         self._ids: set[bytes] = set()
-        self._read: set[str] = set()  # what can't change any more, and was read
+        self._read: set[str] = set()  # slots and objects that were read
+        self._final: set[str] = set()  # shares of earlier batches in which nothing is in doubt
 
     def refresh(self) -> None:
         """Read what has come into the spool since the last time."""
         # The batches first: what leaves them meanwhile is found in unfin, not the reverse.
         batches = batches_folder(self._gen)
         prefix = f"{quoted(self._key)}-"
-        for seq in self._store.names(batches):
-            for share in self._store.names(f"{batches}/{seq}"):
-                if share.startswith(prefix) and share.removeprefix(prefix).isdecimal():
-                    self._read_share(f"{batches}/{seq}/{share}")
+        seqs = self._store.names(batches)
+        for seq in seqs:
+            names = self._store.names(f"{batches}/{seq}")
+            if PLANNED not in names:
+                continue  # it has left; slots in it are of tasks that came too late
+            for share in names:
+                folder = f"{batches}/{seq}/{share}"
+                ours = share.startswith(prefix) and share.removeprefix(prefix).isdecimal()
+                if ours and folder not in self._final:
+                    doubtful = self._read_share(folder, f"{batches}/{seq}/{PLANNED}")
+                    if not doubtful and seq != seqs[-1]:
+                        self._final.add(folder)
         folder = unfin_folder(self._gen, self._key)
         for name in self._store.names(folder):
             self._read_unfin(f"{folder}/{name}")
@@ -49,24 +59,31 @@ class Seen:
             fresh.add(id)
         return repeated
 
-    def _read_share(self, folder: str) -> None:
+    def _read_share(self, folder: str, mark: str) -> bool:
+        """Take in what is new of a share; tell whether more of it may become so."""
         slots = Slots(self._store, folder)
         names = self._store.names(folder)
         doubtful = set(slot_numbers(names))
+        ids: set[bytes] = set()
         for confirmation in slots.confirmations(names):
             if not self._everything:
                 doubtful.difference_update(confirmation.slots)
-            self._ids.update(split_ids(confirmation.failed))
-        for number in doubtful:
-            place = f"{folder}/{number}"
-            if place not in self._read:
-                self._read.add(place)
-                self._ids.update(split_ids(slots.ids(number)))
+            ids.update(split_ids(confirmation.failed))
+        unread = {number: f"{folder}/{number}" for number in doubtful}
+        unread = {number: place for number, place in unread.items() if place not in self._read}
+        for number in unread:
+            ids.update(split_ids(slots.ids(number)))
+        # If it has left meanwhile, one of those slots may be of a task that came too late.
+        if (ids or unread) and self._store.age(mark) is not None:
+            self._ids |= ids
+            self._read.update(unread.values())
+        return bool(doubtful)
 
     def _read_unfin(self, name: str) -> None:
         if name in self._read:
             return
-        self._read.add(name)
+        if not name.endswith(RECENT):  # which is written anew
+            self._read.add(name)
         try:
             self._ids.update(split_ids(bytes(self._store.read(name))))
         except FileNotFoundError:  # all of it was settled just now

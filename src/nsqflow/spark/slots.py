@@ -151,8 +151,13 @@ class Slots:
             # Looked at after the creation: as long as the mark is there, so are all the slots
             # that others wrote, and one of those would have been in the way.
             self._store.remove(self._name(number))
-            raise SpoolError(f"{self._folder} is not in the spool any more; this task is too late")
+            raise self._left()
         return footer if created else None
+
+    def check(self) -> None:
+        """Raise ``SpoolError`` if the batch is not in the spool, before anything is pulled."""
+        if self._mark and self._store.age(self._mark) is None:
+            raise self._left()
 
     def confirm(self, writer: str, confirmation: Confirmation) -> None:
         """Say that all FINs of a writer were dealt with."""
@@ -165,7 +170,10 @@ class Slots:
         totals, last = Totals(), False
         if numbers:
             name = self._name(numbers[-1])
-            footer, _ = Footer.decode(self._store.read_tail(name, _TAIL), name)
+            try:
+                footer, _ = Footer.decode(self._store.read_tail(name, _TAIL), name)
+            except FileNotFoundError:  # it is being removed
+                return Totals(), False
             totals, last = footer.totals, footer.last
         requeued = sum(each.requeued for each in self.confirmations(names))
         return totals + Totals(requeued=requeued), last
@@ -196,6 +204,12 @@ class Slots:
         """Return the ids in a slot, 16 bytes each."""
         slot = self.read(number)
         return packed_ids(slot.rows) if slot is not None and slot.rows is not None else b""
+
+    def _left(self) -> SpoolError:
+        return SpoolError(
+            f"{self._folder} is not in the spool: this task comes too late, and harms nothing; or "
+            f"spoolLocation {self._store.location!r} is not the same storage here as for the driver"
+        )
 
     def _name(self, number: int) -> str:
         return f"{self._folder}/{number:06d}"

@@ -61,7 +61,8 @@ class Sorting:
         room = self._share.budget - so_far.rows
         if not repeated and not dead and chunk.count <= room and self._share.max_bytes is None:
             return Sorted(rows, gained=Totals(rows=chunk.count, bodies=body_bytes(rows)))
-        kept = [place for place in range(chunk.count) if place not in repeated | dead][:room]
+        dropped = repeated | dead
+        kept = [place for place in range(chunk.count) if place not in dropped][:room]
         fitting = self._fitting(chunk, kept, so_far)
         result = self._apart(chunk, kept[:fitting], repeated, dead)
         if fitting:

@@ -63,7 +63,8 @@ class NsqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def reportLatestOffset(self) -> dict[str, Any]:  # noqa: N802
         """What waits on the servers, for the query's progress."""
-        return self._planning.report()
+        forgotten = self._cleaning.forgotten if "_cleaning" in vars(self) else 0
+        return self._planning.report() | {"forgotten": forgotten}
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         """The shares of a batch, by its end alone: the plan is in there."""

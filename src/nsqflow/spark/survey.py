@@ -24,6 +24,7 @@ from nsqflow.protocol.lookup import Node, join_address
 from nsqflow.spark.backlog import Backlog
 from nsqflow.spark.directory import INTERVAL, Directory
 from nsqflow.spark.gauge import Gauge
+from nsqflow.spark.offsets import make_key
 from nsqflow.spark.options import SourceOptions
 from nsqflow.spark.roll import Roll
 
@@ -56,12 +57,18 @@ class Survey:
         self._creates_topics = bool(servers.nsqd and options.topics)
         self._listing_due = 0.0
         self._runner = asyncio.Runner(loop_factory=asyncio.SelectorEventLoop)
+        self._gone: set[str] = set()
         self._closed = False
 
     @property
     def unreachable(self) -> dict[str, str]:
         """The nsqd that did not answer when they were asked last, and why."""
         return dict(self._roll.missing)
+
+    def take_gone(self) -> set[str]:
+        """Give the keys whose topic was found to be deleted since this was asked last."""
+        gone, self._gone = self._gone, set()
+        return gone
 
     def look(self, timeout: float = _TIMEOUT) -> list[Backlog]:
         """Give the backlogs of all topics on all nsqd that can be asked, sorted by their keys.
@@ -212,4 +219,5 @@ class Survey:
                 created.add(topic)
             else:  # deleted since it was named; it may be named again
                 gauge.topics.discard(topic)
+                self._gone.add(make_key(topic, gauge.nsqd))
         return [replace(backlog, exists=False) for backlog in await gauge.read(created)]

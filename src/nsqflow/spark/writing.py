@@ -35,6 +35,7 @@ logger = logging.getLogger(__name__)
 _AHEAD = 4  # slots that are kept in memory for the reader
 _PATIENCE = 10.0  # seconds in which an nsqd that is planned for must be reachable
 _MOST_BREAKS = 5  # connections in a row that break before they have brought a slot
+_TASTE = 10  # messages of which a mean size is made
 _OUTPUT_BUFFER_TIMEOUT = 0.05  # seconds after which nsqd sends what does not fill its buffer
 
 
@@ -92,7 +93,8 @@ class Writing(threading.Thread):
         self._begin()
         link = self._open()
         if link is None:
-            self._end_without_nsqd()
+            if not self._stopping.is_set():
+                self._end_without_nsqd()
             return
         with closing(link):
             self._sorting.begin()
@@ -123,7 +125,9 @@ class Writing(threading.Thread):
                     output_buffer_timeout=_OUTPUT_BUFFER_TIMEOUT,
                 )
             except NetworkError as error:
-                if monotonic() < deadline and not self._stopping.wait(0.2):
+                if self._stopping.wait(0.2):
+                    return None
+                if monotonic() < deadline:
                     continue
                 if not options.fail_on_data_loss:
                     logger.warning("%s; going on without what was planned from it", error)
@@ -156,7 +160,6 @@ class Writing(threading.Thread):
         try:
             published = self._publish(found.rows, totals, last=chunk.idle or complete)
         except SpoolError:
-            pull.ask(0)
             pull.put_back(split_ids(chunk.ids()))
             raise
         ids = b"" if found.rows is None else packed_ids(found.rows)
@@ -210,9 +213,16 @@ class Writing(threading.Thread):
         self._done = True  # be it that another task was faster: it wrote what is to be read
 
     def _want(self, max_rdy: int) -> int:
-        """Return how many messages may come at once; so many that they fit into memory."""
-        mean = self._share.mean_size
-        if self._totals.rows:
-            mean = self._totals.bodies // self._totals.rows
-        most = MAX_CHUNK // max(1, mean)
-        return max(1, min(self._share.budget - self._totals.rows, max_rdy, most))
+        """Return how many messages may come at once: what fits into memory, and into the share.
+
+        What comes and does not fit is given back, which counts as one more attempt. So where
+        bytes are counted it asks for half of what should fit, and at first for few: nsqd's mean
+        is that of the topic's whole life.
+        """
+        share, totals = self._share, self._totals
+        mean = max(1, totals.bodies // totals.rows if totals.rows else share.mean_size)
+        most = min(share.budget - totals.rows, max_rdy, MAX_CHUNK // mean)
+        if share.max_bytes is not None:
+            fitting = (share.max_bytes - totals.bodies) // (2 * mean)
+            most = min(most, fitting if totals.rows else min(fitting, _TASTE))
+        return max(1, most)

@@ -212,7 +212,9 @@ async def test_each_number_is_where_it_belongs() -> None:
         "paused": False,
         "channels": [{"channel_name": "other", "depth": 91}, channel],
     }
-    answer = json.dumps({"topics": [topic, {"topic_name": "other", "depth": 92}]}).encode()
+    answer = json.dumps(
+        {"start_time": 10, "topics": [topic, {"topic_name": "other", "depth": 92}]}
+    ).encode()
     async with ScriptedLookupd({"/stats": (200, answer)}) as nsqd:
         look = partial(look_once, "sv_each", nsqd=["127.0.0.1:1"], http=[nsqd.address])
         seen, _ = await asyncio.to_thread(look)
@@ -225,6 +227,8 @@ async def test_each_number_is_where_it_belongs() -> None:
         deferred=3,
         requeues=4,
         timeouts=5,
+        started=10.0,
+        channel_count=90,
         message_count=7,
         message_bytes=8,
         paused=True,
