@@ -135,10 +135,10 @@ class ClientSession(Session[ev.Event]):
         self._check_state(Fin)
         self._out.append(encode_fins(ids))
 
-    def finish_packed(self, ids: bytes) -> None:
-        """Queue a FIN for each 16 bytes of ``ids``, as ``Columns.ids`` has them."""
+    def finish_packed(self, ids: bytes, *, last_first: bool = False) -> None:
+        """Queue a FIN for each 16 bytes of ``ids``; see ``encode_packed_fins``."""
         self._check_state(Fin)
-        self._out.append(encode_packed_fins(ids))
+        self._out.append(encode_packed_fins(ids, last_first=last_first))
 
     def requeue(self, ids: Iterable[bytes], delay_ms: int = 0) -> None:
         """Queue a REQ for each message id."""

@@ -235,14 +235,19 @@ def encode_touches(ids: Iterable[bytes]) -> bytes:
     return _answers(b"TOUCH ", ids, b"\n")
 
 
-def encode_packed_fins(ids: bytes) -> bytes:
-    """Encode a FIN for each 16 bytes of ``ids``, as ``Columns.ids`` has them."""
+def encode_packed_fins(ids: bytes, *, last_first: bool = False) -> bytes:
+    """Encode a FIN for each 16 bytes of ``ids``, as ``Columns.ids`` has them.
+
+    ``last_first`` has the last of them finished first. That is less work for nsqd where they
+    are many: it keeps messages in flight as a heap with the oldest on top.
+    """
     count, rest = divmod(len(ids), ID_SIZE)
     if rest:
         raise LocalProtocolError(f"{len(ids)} bytes of ids; each has {ID_SIZE}")
     block = bytearray(b"FIN 0123456789abcdef\n" * count)
+    order = -1 if last_first else 1
     for i in range(ID_SIZE):
-        block[4 + i :: 21] = ids[i::ID_SIZE]
+        block[4 + i :: 21] = ids[i::ID_SIZE][::order]
     return bytes(block)
 
 

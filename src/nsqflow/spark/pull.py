@@ -77,7 +77,7 @@ class Pull:
     def finish(self, ids: bytes) -> None:
         """Finish messages by their packed ids."""
         if ids:
-            self._link.session.finish_packed(ids)
+            self._link.session.finish_packed(ids, last_first=True)
         self._link.flush()
 
     def requeue(self, ids: Iterable[bytes]) -> None:

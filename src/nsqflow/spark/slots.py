@@ -51,8 +51,14 @@ class Totals:
     dead_lettered: int = 0
 
     def __add__(self, other: Totals) -> Totals:
-        mine, others = asdict(self), asdict(other)
-        return Totals(**{name: value + others[name] for name, value in mine.items()})
+        return Totals(
+            rows=self.rows + other.rows,
+            bytes=self.bytes + other.bytes,
+            bodies=self.bodies + other.bodies,
+            duplicates=self.duplicates + other.duplicates,
+            requeued=self.requeued + other.requeued,
+            dead_lettered=self.dead_lettered + other.dead_lettered,
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

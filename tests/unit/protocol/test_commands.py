@@ -209,6 +209,7 @@ def test_packed_ids_become_one_fin_each() -> None:
 @given(st.lists(ids, max_size=5))
 def test_packed_ids_give_the_bytes_that_listed_ids_do(many: list[bytes]) -> None:
     assert encode_packed_fins(b"".join(many)) == encode_fins(many)
+    assert encode_packed_fins(b"".join(many), last_first=True) == encode_fins(many[::-1])
 
 
 def test_a_body_larger_than_its_size_can_say_is_refused() -> None:
