@@ -32,6 +32,7 @@ logger = logging.getLogger(__name__)
 MAX_CHUNK = 32 * 1024 * 1024  # bytes; what has arrived by then becomes a slot
 
 _SLICE = 0.2  # seconds after which a wait looks whether it shall stop
+_STRAGGLER = 0.02  # seconds in which a message comes that was on its way
 _BARRIER = 10.0  # seconds in which nsqd answers CLS
 
 
@@ -69,10 +70,12 @@ class Pull:
         """Ids that nsqd took no FIN for."""
         self.clear = True
         """Every failure named its message."""
+        self._due = 0  # messages that were asked for and have not come
 
     def ask(self, count: int) -> None:
         """Want so many messages at a time from now on; goes out with what is sent next."""
         self._link.session.send(Rdy(count))
+        self._due = max(self._due, count)
 
     def finish(self, ids: bytes) -> None:
         """Finish messages by their packed ids."""
@@ -121,6 +124,7 @@ class Pull:
             if chunk.count and now - chunk.began >= age:
                 chunk.idle = True  # what waited would be here: these trickle in
                 break
+        self._due = max(0, self._due - chunk.count)
         return chunk
 
     def barrier(self) -> int:
@@ -134,6 +138,9 @@ class Pull:
         while not self._take(self._link.receive(_SLICE), rest):
             if monotonic() - began >= _BARRIER:
                 raise NetworkError(f"{self._link.address}: CLS not answered in {_BARRIER:g} s")
+        if self._due > rest.count:
+            # nsqd may have had one in its hand, which then follows its answer.
+            self._take(self._link.receive(_STRAGGLER), rest)
         if rest.count:
             self.requeue(split_ids(rest.ids()))
         return rest.count
