@@ -1,15 +1,19 @@
 """The package as its users get it: a wheel in a clean environment."""
 
 import os
+import pickle
 import shutil
 import subprocess
 import sys
 import zipfile
 from pathlib import Path
+from uuid import uuid4
 
 import pytest
 
 import nsqflow
+from tests.fixtures.servers import Nsqd
+from tests.fixtures.spark import published
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -22,7 +26,7 @@ HEAVY = {
 # What must work after a plain `pip install nsqflow`.
 WITHOUT_EXTRA = [
     *("errors.py", "protocol/*.py", "http/*.py", "client/*.py", "broker/**/*.py"),
-    *("admin/*.py", "blocking/*.py", "cli/*.py", "__main__.py"),
+    *("admin/*.py", "blocking/*.py", "cli/__init__.py", "__main__.py"),
 ]
 
 
@@ -102,6 +106,46 @@ def test_importing_the_package_loads_none_of_its_heavy_parts() -> None:
     loaded = {name.split(".")[0] for name in run(sys.executable, "-I", "-c", program).split()}
     assert "nsqflow" in loaded
     assert loaded & HEAVY == set()
+
+
+@pytest.mark.parametrize("module", ["pyspark_nsq", "nsqflow.spark", "nsqflow.spark.options"])
+def test_what_spark_imports_for_everybody_loads_nothing_that_only_reads_need(module: str) -> None:
+    # Spark imports pyspark_nsq in the driver of whoever uses any source that is written in Python.
+    program = (
+        "import sys, pyspark.sql.datasource; before = {*sys.modules};"
+        f"import {module}; print(*{{*sys.modules}} - before)"
+    )
+    loaded = {name.split(".")[0] for name in run(sys.executable, "-c", program).split()}
+    assert "nsqflow" in loaded
+    assert loaded & {*HEAVY, "asyncio", "fsspec", "numpy", "pandas", "s3fs"} == set()
+
+
+# As a task of Spark does it: all that it needs arrives pickled.
+READ = """
+import pickle, sys
+reader, shares = pickle.loads(bytes.fromhex(sys.argv[1]))
+print(sum(batch.num_rows for share in shares for batch in reader.read(share)), *sys.modules)
+"""
+
+
+def test_a_task_reads_without_pandas_and_without_an_event_loop(tmp_path: Path, nsqd: Nsqd) -> None:
+    from pyspark.sql.streaming.datasource import ReadAllAvailable
+
+    from nsqflow.spark.options import parse_stream
+    from nsqflow.spark.stream import NsqStreamReader
+
+    topic = f"t{uuid4().hex[:16]}"
+    options = {"topic": topic, "channel": "c", "spoolLocation": str(tmp_path / "spool")}
+    servers = {"nsqd": nsqd.tcp_address, "nsqdHttp": nsqd.http_address}
+    driver, executor = (NsqStreamReader(parse_stream(options | servers)) for _ in range(2))
+    published(nsqd, topic, 10)
+    start = driver.initialOffset()
+    shares = driver.partitions(start, driver.latestOffset(start, ReadAllAvailable()))
+    driver.stop()
+    rows, *loaded = run(sys.executable, "-c", READ, pickle.dumps((executor, shares)).hex()).split()
+    assert int(rows) > 0
+    assert "pyarrow" in loaded
+    assert {*loaded} & {"asyncio", "fsspec", "pandas", "s3fs", "ssl"} == set()
 
 
 def test_every_public_name_is_there_when_asked_for() -> None:

@@ -9,10 +9,14 @@ from pathlib import Path
 import pytest
 
 import nsqflow
-from nsqflow.cli import main
+from nsqflow.cli import DAEMONS, VERBS, main
+from nsqflow.cli.app import load
 from tests.fixtures.servers import PATIENCE
 
 ROOT = Path(__file__).resolve().parents[2]
+
+# What takes longer to load than the everyday verbs take altogether.
+HEAVY = ["fsspec", "numpy", "pandas", "pyarrow", "pydantic", "pyspark", "rich"]
 
 
 def test_the_command_is_the_one_that_is_installed() -> None:
@@ -25,9 +29,14 @@ def test_the_command_is_the_one_that_is_installed() -> None:
 def test_help_tells_the_verbs(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     assert main(arguments) == 0
     out, err = capsys.readouterr()
-    assert "nsqd " in out
-    assert "nsqlookupd " in out
+    assert [verb for verb in VERBS if f"\n  {verb} " not in out] == []
+    assert "--install-completion" in out
     assert err == ""
+
+
+@pytest.mark.parametrize("verb", [verb for verb in VERBS if verb not in DAEMONS])
+def test_a_verb_of_the_help_is_there(verb: str) -> None:
+    assert load(verb).__name__ == verb
 
 
 def test_the_version_is_told(capsys: pytest.CaptureFixture[str]) -> None:
@@ -40,7 +49,8 @@ def test_the_version_is_told(capsys: pytest.CaptureFixture[str]) -> None:
     [
         ("nsq", "did you mean nsqd?"),
         ("nsqlookup", "did you mean nsqlookupd?"),
-        ("--verbose", "there are nsqd and nsqlookupd"),
+        ("topic", "did you mean topics?"),
+        ("--verbose", "nsqflow --help lists all"),
     ],
 )
 def test_a_verb_that_is_not_known_is_named_with_a_hint(
@@ -72,7 +82,13 @@ def test_a_flag_that_is_not_known_is_one_line_and_a_misuse(
 @pytest.mark.parametrize(
     ("arguments", "unneeded"),
     [
-        (["--version"], ["asyncio", "dataclasses", "nsqflow.broker"]),
+        (["--version"], ["asyncio", "dataclasses", "nsqflow.broker", "typer"]),
+        (["--help"], ["asyncio", "dataclasses", "nsqflow.broker", "typer"]),
+        (["topics", "--help"], ["nsqflow.broker", *HEAVY]),
+        (["topics", "--nsqd=127.0.0.1:9"], ["nsqflow.broker", *HEAVY]),
+        (["tail", "orders", "--nsqd=127.0.0.1:9"], ["nsqflow.broker", *HEAVY]),
+        (["pub", "orders", "x", "--nsqd=127.0.0.1:9"], ["nsqflow.broker", *HEAVY]),
+        (["stat", "--once", "--nsqd=127.0.0.1:9"], ["nsqflow.broker", *HEAVY]),
         (["nsqd", "-version"], ["asyncio", "nsqflow.protocol", "nsqflow.broker.nsqd"]),
         (["nsqd", "-nope"], ["asyncio", "nsqflow.protocol", "nsqflow.broker.nsqd"]),
     ],

@@ -1,29 +1,69 @@
-"""The command ``nsqflow``: a verb and what belongs to it."""
+"""The command ``nsqflow``: a verb and what belongs to it.
+
+Help, the version and the daemons need no more than this; the other verbs are typer's.
+"""
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Sequence
 
-_HELP = """\
-Usage: nsqflow VERB ...
+SECTIONS = {
+    "Messages": {
+        "pub": "publish arguments, the lines of a file, or those of stdin",
+        "tail": "show the messages of topics as they come",
+    },
+    "The cluster": {
+        "stat": "depth, in flight, deferred, rates and clients of every channel, live",
+        "topics": "list the topics",
+        "channels": "list the channels of a topic",
+        "nodes": "list the nsqd",
+        "create": "create a topic or a channel",
+        "delete": "delete a topic or a channel, with all its messages",
+        "pause": "hold messages back in a topic or a channel",
+        "unpause": "let them flow again",
+        "empty": "throw away the messages of a topic or a channel",
+        "doctor": "find out what is wrong, and how to mend it",
+    },
+    "Pipelines on Spark": {
+        "run": "run a pipeline file",
+    },
+    "An NSQ for one machine": {
+        "broker": "nsqd and nsqlookupd in one process",
+        "nsqd": "nsqd alone; takes the flags of the real one",
+        "nsqlookupd": "nsqlookupd alone; takes the flags of the real one",
+    },
+}
+VERBS = {verb: text for section in SECTIONS.values() for verb, text in section.items()}
+DAEMONS = ("nsqd", "nsqlookupd")
+COMPLETION = ("--install-completion", "--show-completion")
 
-  nsqd         a broker, for one machine; takes the flags of nsqd
-  nsqlookupd   its directory; takes the flags of nsqlookupd
-
-  nsqflow VERB -help   tells the flags
-  nsqflow --version    tells the version
+_FOOT = """
+  nsqflow VERB --help             tells the options of a verb, with examples
+  nsqflow VERB ... --debug        shows the traceback of an error, and a log
+  nsqflow --version               tells the version
+  nsqflow --install-completion    has your shell complete verbs, options and topics
 """
-_VERBS = ("nsqd", "nsqlookupd")
+_EXAMPLES = {
+    "nsqd": "nsqflow nsqd --lookupd-tcp-address=127.0.0.1:4160 --data-path=.",
+    "nsqlookupd": "nsqflow nsqlookupd --http-address=127.0.0.1:4161",
+}
+_HELP = ("-h", "-help", "--help")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Do what the command line says; gives the exit code."""
-    verb, *rest = (sys.argv[1:] if arguments is None else arguments) or ["--help"]
-    if verb in _VERBS:
-        return _run(verb, rest)
-    if verb in ("-h", "-help", "--help", "help"):
-        print(_HELP, end="")
+    words = list(sys.argv[1:] if arguments is None else arguments) or ["--help"]
+    verb = words[0]
+    if "_NSQFLOW_COMPLETE" in os.environ or verb in COMPLETION:
+        return _app(words, completing=True)
+    if verb in DAEMONS:
+        return _daemon(verb, words[1:])
+    if verb in VERBS:
+        return _app(words)
+    if verb in (*_HELP, "help"):
+        print(_help(), end="")
         return 0
     if verb in ("-version", "--version"):
         from nsqflow import __version__
@@ -33,19 +73,43 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return _unknown(verb)
 
 
-def _run(verb: str, arguments: Sequence[str]) -> int:
+def _help() -> str:
+    lines = ["Usage: nsqflow VERB ...\n"]
+    for title, verbs in SECTIONS.items():
+        lines += [f"\n{title}:\n", *(f"  {verb:<12} {text}\n" for verb, text in verbs.items())]
+    return "".join(lines) + _FOOT
+
+
+def _app(words: list[str], *, completing: bool = False) -> int:
+    try:
+        from nsqflow.cli import app
+
+        return app.complete(words) if completing else app.run(words)
+    except KeyboardInterrupt:  # before the verb had begun
+        return 130
+    except ModuleNotFoundError as error:
+        if error.name != "typer":
+            raise
+        print(f"nsqflow: {words[0]} needs typer: pip install 'nsqflow[cli]'", file=sys.stderr)
+        return 1
+
+
+def _daemon(verb: str, arguments: list[str]) -> int:
     try:
         from nsqflow.broker import process
 
-        return (process.run_nsqd if verb == "nsqd" else process.run_nsqlookupd)(arguments)
+        code = (process.run_nsqd if verb == "nsqd" else process.run_nsqlookupd)(arguments)
     except KeyboardInterrupt:  # before it had begun to listen for signals
         return 130
+    if code == 0 and not {*_HELP}.isdisjoint(arguments):
+        print(f"\nExample:\n  $ {_EXAMPLES[verb]}")
+    return code
 
 
 def _unknown(verb: str) -> int:
     from difflib import get_close_matches
 
-    near = get_close_matches(verb, _VERBS, 1)
-    hint = f"did you mean {near[0]}?" if near else f"there are {' and '.join(_VERBS)}"
+    near = get_close_matches(verb, VERBS, 1)
+    hint = f"did you mean {near[0]}?" if near else "nsqflow --help lists all"
     print(f"nsqflow: no verb {verb!r}; {hint}", file=sys.stderr)
     return 2

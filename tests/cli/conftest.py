@@ -1,0 +1,44 @@
+"""What the tests of the command share."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.cli.commands import Here
+from tests.cli.sites import Site, embedded_site, real_site
+
+
+@pytest.fixture(scope="session", params=["real", "embedded"])
+def site(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Site]:
+    """A cluster of either kind, for the whole run."""
+    if request.param == "embedded":
+        making = embedded_site()
+    else:
+        making = real_site(tmp_path_factory.mktemp("site"))
+    with making as made:
+        yield made
+
+
+@pytest.fixture
+def nowhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty folder to be in, where no variable and no file names a server."""
+    for name in [*os.environ]:
+        if name.startswith("NSQFLOW_") and name not in ("NSQFLOW_SERVERS", "NSQFLOW_UV"):
+            monkeypatch.delenv(name)
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
+    here = tmp_path / "here"
+    here.mkdir()
+    monkeypatch.chdir(here)
+    return here
+
+
+@pytest.fixture
+def nsqflow(capsys: pytest.CaptureFixture[str], nowhere: Path) -> Here:
+    """The command, in this process."""
+    return Here(capsys)

@@ -1,0 +1,97 @@
+"""The verb broker."""
+
+from __future__ import annotations
+
+import json
+import signal
+import socket
+from pathlib import Path
+
+import pytest
+
+from tests.cli.commands import Here, Running, run
+from tests.cli.sites import ask
+
+
+def started(*words: str) -> tuple[Running, dict[str, str]]:
+    """A broker on free ports, and its addresses."""
+    command = Running(["broker", "--port", "0", "--json", *words])
+    return command, json.loads(command.await_text(r"\{.*\}\n")[0])
+
+
+def free_ports(*above: int) -> int:
+    """The first of some ports that are free, at these distances."""
+    while True:
+        with socket.socket() as first:
+            first.bind(("127.0.0.1", 0))
+            base = int(first.getsockname()[1])
+            if base + max(above) > 65535:
+                continue
+            try:
+                for distance in above:
+                    with socket.socket() as other:
+                        other.bind(("127.0.0.1", base + distance))
+            except OSError:
+                continue
+            return base
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_it_takes_messages_once_it_has_told_its_addresses(nowhere: Path, number: int) -> None:
+    command, addresses = started()
+    with command:
+        done = run("pub", "orders", "hello", "--lookupd", addresses["lookupd"])
+        assert (done.code, done.out) == (0, "published 1 message to orders\n")
+        nodes = json.loads(ask(addresses["lookupd"], "/nodes")[1])["producers"]
+        assert [node["tcp_port"] for node in nodes] == [int(addresses["nsqd"].split(":")[1])]
+        assert command.end(number) == 0
+
+
+def test_its_ports_follow_from_one(nowhere: Path) -> None:
+    port = free_ports(1, 10, 11)
+    with Running(["broker", "--port", str(port)]) as command:
+        command.await_text(r"Ctrl-C ends it\.\n")
+        nsqd, lookupd, messages, hint, _ = command.text.splitlines()
+        assert nsqd == f"nsqd        127.0.0.1:{port}, HTTP 127.0.0.1:{port + 1}"
+        assert lookupd == f"nsqlookupd  127.0.0.1:{port + 10}, HTTP 127.0.0.1:{port + 11}"
+        assert messages == "messages    in memory, and gone at the end"
+        assert hint == f"Try: nsqflow pub orders hello --lookupd 127.0.0.1:{port + 11}"
+        assert command.end(signal.SIGTERM) == 0
+
+
+def test_what_it_was_given_a_folder_for_is_there_the_next_time(nowhere: Path) -> None:
+    command, addresses = started("--data-path", "messages")
+    with command:
+        assert addresses["data_path"] == "messages"
+        assert ask(addresses["nsqd_http"], "/pub?topic=orders", "POST", b"hello")[0] == 200
+        assert command.end(signal.SIGTERM) == 0
+    command, addresses = started("--data-path", "messages")
+    with command:
+        _, body = ask(addresses["nsqd_http"], "/stats?format=json")
+        assert [topic["depth"] for topic in json.loads(body)["topics"]] == [1]
+        assert command.end(signal.SIGTERM) == 0
+
+
+def test_a_port_that_is_taken_is_told_with_a_hint(nowhere: Path) -> None:
+    port = free_ports(1, 10, 11)
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", port + 1))
+        taken.listen()
+        done = run("broker", "--port", str(port))
+    assert (done.code, done.out) == (1, "")
+    [line] = done.err.splitlines()
+    assert line.startswith(f"nsqflow: failed to start - http_address 127.0.0.1:{port + 1}: ")
+    assert line.endswith("another process listens there; stop it or choose another address")
+
+
+def test_a_folder_that_can_not_be_is_told(nowhere: Path) -> None:
+    (nowhere / "file").touch()
+    done = run("broker", "--port", "0", "--data-path", "file/folder")
+    assert (done.code, done.out) == (1, "")
+    assert done.err.startswith("nsqflow: failed to start - file/folder: Not a directory")
+
+
+def test_a_port_that_leaves_no_room_is_a_misuse(nsqflow: Here) -> None:
+    done = nsqflow("broker", "--port", "65530")
+    assert (done.code, done.out) == (2, "")
+    assert done.err.startswith("nsqflow: invalid value for '--port'")

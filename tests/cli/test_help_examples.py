@@ -1,0 +1,128 @@
+"""The examples that each verb's help gives, run as they stand, each as a process."""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+from nsqflow.cli import DAEMONS, VERBS
+from tests.cli.commands import Here, Running, run
+from tests.cli.sites import Site
+from tests.fixtures.servers import PATIENCE, Server
+
+ELSEWHERE = {"run", "demo"}  # they need Spark, and have tests of their own
+ENDLESS = {"broker", *DAEMONS}
+ENDING = [verb for verb in VERBS if verb not in ELSEWHERE | ENDLESS]
+
+
+@cache
+def examples(verb: str) -> list[str]:
+    """The commands that a verb's help shows."""
+    done = run(verb, "--help")
+    assert (done.code, done.err) == (0, "")
+    _, _, shown = done.out.partition("Example:\n")
+    return re.findall(r"^ +\$ (.+)$", shown, re.MULTILINE)
+
+
+@pytest.fixture
+def shell(nowhere: Path, tmp_path: Path, site: Site) -> dict[str, str]:
+    """Where the examples find the command, a cluster, and what they are about."""
+    folder = tmp_path / "bin"
+    folder.mkdir()
+    command = folder / "nsqflow"
+    command.write_text(f'#!/bin/sh\nexec {shlex.quote(sys.executable)} -m nsqflow "$@"\n')
+    command.chmod(0o700)
+    (nowhere / "orders.txt").write_text("order 1\norder 2\n")
+    for topic in ("orders", "returns"):
+        for node in (0, 1):
+            site.create(topic, "billing", node)
+    path = f"{folder}{os.pathsep}{os.environ['PATH']}"
+    return {**os.environ, "PATH": path, "NSQFLOW_LOOKUPD": site.lookupd}
+
+
+@pytest.fixture
+def orders(site: Site, shell: object) -> Iterator[None]:
+    """Somebody who publishes all the time, for those who look on."""
+    enough = threading.Event()
+
+    def publish() -> None:
+        while not enough.wait(0.05):
+            for topic in ("orders", "returns"):
+                site.publish(topic, b"order")
+
+    thread = threading.Thread(target=publish)
+    thread.start()
+    yield
+    enough.set()
+    thread.join()
+
+
+def test_each_verb_has_examples_in_its_help() -> None:
+    assert [verb for verb in VERBS if verb not in ELSEWHERE and not examples(verb)] == []
+
+
+@pytest.mark.parametrize("verb", [verb for verb in ENDING if verb != "tail"])
+def test_an_example_does_what_it_says(verb: str, shell: dict[str, str]) -> None:
+    for example in examples(verb):
+        done = subprocess.run(
+            ["sh", "-c", example],
+            env=shell,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=PATIENCE,
+            check=False,
+        )
+        assert (done.returncode, done.stderr) == (0, ""), example
+        assert done.stdout, example
+
+
+def test_an_example_of_tail_shows_what_comes(shell: dict[str, str], orders: None) -> None:
+    for example in examples("tail"):
+        done = subprocess.run(
+            ["sh", "-c", example],
+            env=shell,
+            capture_output=True,
+            text=True,
+            timeout=PATIENCE,
+            check=False,
+        )
+        assert (done.returncode, done.stderr) == (0, ""), example
+        assert "order" in done.stdout
+
+
+def test_an_example_of_broker_runs_until_it_is_told_to_end(nowhere: Path) -> None:
+    for example in examples("broker"):
+        with Running(shlex.split(example)[1:]) as command:
+            command.await_text("nsqd.*127.0.0.1:")
+            assert command.end(signal.SIGTERM) == 0
+
+
+@pytest.mark.parametrize("verb", DAEMONS)
+def test_an_example_of_a_daemon_runs_until_it_is_told_to_end(verb: str, nowhere: Path) -> None:
+    [example] = examples(verb)
+    words = shlex.split(example)[1:]
+    # The last word counts: on free ports, whatever else runs here.
+    free = ["--tcp-address=127.0.0.1:0", "--http-address=127.0.0.1:0"]
+    with Server([sys.executable, "-m", "nsqflow", *words, *free], []) as server:
+        assert server.ask("/ping") == (200, b"OK")
+
+
+def test_help_of_a_verb_is_plain_text(nsqflow: Here) -> None:
+    for word in ("--help", "-h"):
+        done = nsqflow("pub", word)
+        assert done.code == 0
+        assert done.out.startswith("Usage: nsqflow pub ")
+        assert "    $ nsqflow pub orders 'order 1' 'order 2'\n" in done.out
+        assert "\x1b" not in done.out
+        assert "\b" not in done.out

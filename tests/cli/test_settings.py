@@ -1,0 +1,250 @@
+"""Which servers a command line means: options, variables, config files; TLS and secrets."""
+
+from __future__ import annotations
+
+import ssl
+from pathlib import Path
+
+import pytest
+
+from nsqflow.cli.servers import Servers
+from nsqflow.errors import ConfigError
+from tests.cli.commands import Here
+from tests.fixtures.auth import Authorization, AuthServer
+from tests.fixtures.certificates import Certificates
+from tests.fixtures.servers import Nsqd, start_nsqd
+
+pytestmark = pytest.mark.usefixtures("nowhere")
+
+SECRET = "s3cret-of-nobody"
+
+
+def servers(
+    lookupd: list[str] | None = None,
+    nsqd: list[str] | None = None,
+    nsqd_http: list[str] | None = None,
+    config: Path | None = None,
+) -> Servers:
+    return Servers.of(lookupd, nsqd, nsqd_http, config)
+
+
+def refusal(config: Path | None = None) -> str:
+    with pytest.raises(ConfigError) as caught:
+        servers(config=config)
+    return str(caught.value)
+
+
+@pytest.fixture
+def file(nowhere: Path) -> Path:
+    """The config file of the folder where the command runs."""
+    return nowhere / "nsqflow.toml"
+
+
+def test_where_nothing_is_said_it_is_the_nsqd_of_this_machine() -> None:
+    found = servers()
+    assert (found.lookupd, found.nsqd) == ((), ("127.0.0.1:4150",))
+    assert found.http_addresses() == [("127.0.0.1:4150", "127.0.0.1:4151")]
+    assert (found.origin, found.config) == ("the default", None)
+    assert str(found) == "nsqd 127.0.0.1:4150"
+
+
+def test_addresses_may_be_repeated_or_separated_by_commas() -> None:
+    found = servers(nsqd=["a:1, b:2", "c:3"], nsqd_http=["a:4,b:5,c:6"])
+    assert found.http_addresses() == [("a:1", "a:4"), ("b:2", "b:5"), ("c:3", "c:6")]
+
+
+def test_options_win_over_variables_and_these_over_the_file(
+    file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file.write_text('lookupd = ["file:1", "file:2"]\ntimeout = 7\n')
+    assert (servers().lookupd, servers().origin) == (("file:1", "file:2"), "nsqflow.toml")
+    monkeypatch.setenv("NSQFLOW_LOOKUPD", "variable:1")
+    assert (servers().lookupd, servers().origin) == (("variable:1",), "NSQFLOW_LOOKUPD")
+    found = servers(lookupd=["option:1"])
+    assert (found.lookupd, found.origin) == (("option:1",), "--lookupd")
+    assert found.timeout == 7
+
+
+def test_who_names_one_kind_of_server_does_not_mean_another_that_is_named_elsewhere(
+    file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file.write_text('nsqd = "file:1"\nnsqd_http = "file:2"\n')
+    monkeypatch.setenv("NSQFLOW_LOOKUPD", "variable:1")
+    found = servers()
+    assert (found.lookupd, found.nsqd, found.nsqd_http) == (("variable:1",), (), ())
+
+
+def test_the_file_of_the_folder_goes_before_that_of_the_user(file: Path, tmp_path: Path) -> None:
+    theirs = tmp_path / "config" / "nsqflow" / "config.toml"
+    theirs.parent.mkdir(parents=True)
+    theirs.write_text('nsqd = "user:1"')
+    assert (servers().nsqd, servers().config) == (("user:1",), theirs)
+    file.write_text('nsqd = "folder:1"')
+    assert (servers().nsqd, servers().config) == (("folder:1",), Path("nsqflow.toml"))
+
+
+def test_a_file_that_is_named_is_read_and_no_other(
+    file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file.write_text('nsqd = "folder:1"')
+    named, option = tmp_path / "named.toml", tmp_path / "option.toml"
+    named.write_text('lookupd = "named:1"')
+    option.write_text('lookupd = "option:1"')
+    monkeypatch.setenv("NSQFLOW_CONFIG", str(named))
+    assert servers().lookupd == ("named:1",)
+    assert servers(config=option).lookupd == ("option:1",)
+
+
+def test_every_key_has_a_variable(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("NSQFLOW_NSQD", "a:1,b:2")
+    monkeypatch.setenv("NSQFLOW_NSQD_HTTP", "a:3,b:4")
+    monkeypatch.setenv("NSQFLOW_TIMEOUT", "0.5")
+    monkeypatch.setenv("NSQFLOW_ADDRESS_MAP", "a=localhost, b:2=localhost:9")
+    monkeypatch.setenv("NSQFLOW_AUTH_SECRET", SECRET)
+    monkeypatch.setenv("NSQFLOW_TLS", "true")
+    monkeypatch.setenv("NSQFLOW_TLS_VERIFY", "0")
+    found = servers()
+    assert found.http_addresses() == [("a:1", "a:3"), ("b:2", "b:4")]
+    assert (found.timeout, found.secret) == (0.5, SECRET.encode())
+    assert [found.mapped(address) for address in ("a:1", "b:2")] == ["localhost:1", "localhost:9"]
+    assert found.tls is not None
+    assert found.tls.verify_mode is ssl.CERT_NONE
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("lookup = 'a:1'", "nsqflow.toml: no key 'lookup'; did you mean 'lookupd'?"),
+        ("colour = 1", "nsqflow.toml: no key 'colour'; there are lookupd, nsqd, "),
+        ("auth_secret = 'x'", "nsqflow.toml: no key 'auth_secret'; a secret is not for this file"),
+        ("nsqd = 5", "nsqflow.toml: nsqd 5; allowed is one address or several"),
+        ("nsqd = ['a:1', 5]", "nsqflow.toml: nsqd ['a:1', 5]; allowed is one address or several"),
+        ("tls = 'yes'", "nsqflow.toml: tls 'yes'; allowed is true or false"),
+        ("timeout = 0", "nsqflow.toml: timeout 0; allowed is a number of seconds above 0, up to"),
+        ("timeout = true", "nsqflow.toml: timeout True; allowed is a number of seconds above 0"),
+        ("timeout = nan", "nsqflow.toml: timeout nan; allowed is a number of seconds above 0"),
+        ("tls_ca_file = ''", "nsqflow.toml: tls_ca_file ''; allowed is the path of a file"),
+        ("address_map = [1]", "nsqflow.toml: address_map [1]; allowed is a table from addresses"),
+        ("nsqd = 'a'", "nsqd address 'a'; allowed are host:port"),
+        ("lookupd = 'ftp://me:word@a'", "HTTP address 'ftp://***@a'; allowed are host:port"),
+        ("nsqd = 'a:1'\nlookupd = 'b:2'", "both nsqflow.toml and nsqflow.toml; give one"),
+        ("nsqd = 'a:1'\nnsqd_http = ['b:2', 'c:3']", "nsqflow.toml has 2 addresses for 1 nsqd; "),
+        ("nsqd = ", "config file 'nsqflow.toml' is not TOML: Invalid value (at "),
+        ("tls_ca_file = 'ca'", "tls_ca_file without tls; set tls = true, or nothing is encrypted"),
+        ("tls = true\ntls_ca_file = 'ca'", "certificates ca: No such file or directory; allowed"),
+        ("tls = true\ntls_key_file = 'k'", "tls_key_file without tls_cert_file; a key needs its"),
+        ("auth_secret_file = 'none'", "auth_secret_file 'none': No such file or directory"),
+        ("auth_secret_file = 'empty'", "auth_secret_file 'empty'; allowed are 1 to 65536 bytes"),
+        ("auth_secret_env = 'NOPE'", "auth_secret_env 'NOPE'; there is no such variable"),
+        ("auth_secret_env = 'A'\nauth_secret_file = 'b'", "both auth_secret_file and auth_secret_"),
+    ],
+)
+def test_a_file_that_can_not_be_meant_is_told_with_what_is_allowed(
+    file: Path, text: str, told: str
+) -> None:
+    (file.parent / "empty").write_text("\n")
+    file.write_text(text)
+    assert refusal().startswith(told)
+    assert "word" not in refusal()
+
+
+def test_a_file_that_is_not_there_is_told(tmp_path: Path) -> None:
+    missing = tmp_path / "missing.toml"
+    assert refusal(missing) == f"config file {str(missing)!r}: No such file or directory"
+
+
+def test_a_file_of_no_end_is_not_read_whole() -> None:
+    assert refusal(Path("/dev/zero")) == "config file '/dev/zero': more than 1048576 bytes"
+
+
+def test_a_wrong_file_is_a_misuse_of_every_verb(nsqflow: Here, file: Path) -> None:
+    file.write_text("colour = 1")
+    for words in (["topics"], ["pub", "orders", "x"], ["doctor"]):
+        done = nsqflow(*words)
+        assert (done.code, done.out) == (2, "")
+        assert done.err.startswith("nsqflow: nsqflow.toml: no key 'colour'; ")
+
+
+def test_paths_in_a_file_are_seen_from_the_file(tmp_path: Path) -> None:
+    folder = tmp_path / "elsewhere"
+    folder.mkdir()
+    (folder / "secret").write_text(f"{SECRET}\n")
+    (folder / "conf.toml").write_text("auth_secret_file = 'secret'")
+    assert servers(config=folder / "conf.toml").secret == SECRET.encode()
+
+
+def test_a_secret_of_a_variable_is_the_one_that_the_file_names(
+    file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file.write_text("auth_secret_env = 'ORDERS_SECRET'")
+    monkeypatch.setenv("ORDERS_SECRET", SECRET)
+    assert servers().secret == SECRET.encode()
+
+
+def test_secrets_are_not_shown(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("NSQFLOW_AUTH_SECRET", SECRET)
+    found = servers(lookupd=[f"http://me:{SECRET}@127.0.0.1:4161"])
+    assert SECRET not in repr(found)
+    assert str(found) == "nsqlookupd 127.0.0.1:4161"
+
+
+def test_an_nsqd_with_no_port_above_needs_its_http_address_said(nsqflow: Here) -> None:
+    for address in ("127.0.0.1:65535", "/tmp/socket"):
+        done = nsqflow("topics", "--nsqd", address)
+        assert done.code == 2
+        assert done.err == (f"nsqflow: where is the HTTP API of nsqd {address}? say --nsqd-http\n")
+
+
+def test_tls_is_as_the_file_says(
+    nsqflow: Here, file: Path, nsqd: Nsqd, certificates: Certificates
+) -> None:
+    file.write_text(
+        f'nsqd = "{nsqd.tcp_address}"\nnsqd_http = "https://{nsqd.https_address}"\n'
+        f'tls = true\ntls_ca_file = "{certificates.ca}"\n'
+    )
+    assert nsqflow("pub", "tls", "x").out == "published 1 message to tls\n"
+    assert "tls" in nsqflow("topics").out.splitlines()
+    done = nsqflow("doctor", "--json")
+    assert "as ours" in done.out
+    file.write_text(f'nsqd = "{nsqd.tcp_address}"\ntls = true\n')
+    done = nsqflow("pub", "tls", "x")
+    assert (done.code, done.out) == (1, "")
+    assert "certificate verify failed" in done.err
+
+
+def test_a_secret_opens_an_nsqd_that_asks_for_one(
+    nsqflow: Here, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with (
+        AuthServer({SECRET: [Authorization(topic=".*", channels=[".*"])]}) as auth,
+        start_nsqd(tmp_path, options=[f"-auth-http-address={auth.address}"]) as nsqd,
+    ):
+        words = ["pub", "orders", "x", "--nsqd", nsqd.tcp_address]
+        done = nsqflow(*words)
+        assert (done.code, done.out) == (2, "")
+        assert "asks for AUTH, and there is no auth_secret" in done.err
+        monkeypatch.setenv("NSQFLOW_AUTH_SECRET", "wrong-secret")
+        done = nsqflow(*words)
+        assert (done.code, done.out) == (1, "")
+        assert "the secret is taken from NSQFLOW_AUTH_SECRET" in done.err
+        assert "wrong-secret" not in done.err
+        monkeypatch.setenv("NSQFLOW_AUTH_SECRET", SECRET)
+        assert nsqflow(*words).out == "published 1 message to orders\n"
+
+
+def test_addresses_behind_a_gateway_are_mapped(nsqflow: Here, tmp_path: Path, file: Path) -> None:
+    from tests.fixtures.servers import start_nsqlookupd
+
+    with (
+        start_nsqlookupd() as lookupd,
+        start_nsqd(
+            tmp_path, lookupd=[lookupd], options=["-broadcast-address=nsqd.invalid"]
+        ) as nsqd,
+    ):
+        file.write_text(
+            f'lookupd = "{lookupd.http_address}"\n[address_map]\n"nsqd.invalid" = "127.0.0.1"\n'
+        )
+        assert nsqflow("pub", "orders", "x").out == "published 1 message to orders\n"
+        done = nsqflow("stat", "orders", "--once")
+        assert done.code == 0
+        assert nsqd.tcp_address.rpartition(":")[2] in nsqflow("nodes").out

@@ -1,0 +1,231 @@
+"""The verb stat, and how it sums up."""
+
+from __future__ import annotations
+
+import json
+import signal
+from pathlib import Path
+
+import pytest
+
+from nsqflow.admin import ChannelStats, NsqdStats, TopicStats
+from nsqflow.broker import BackgroundBroker
+from nsqflow.cli.counts import Counts, Key, Rates, rates, sum_up
+from tests.cli.commands import Here, OnTerminal, Running
+from tests.cli.sites import Site, unique
+
+HEADS = [
+    *("TOPIC", "CHANNEL", "DEPTH", "IN", "FLIGHT", "DEFERRED", "IN/S", "OUT/S"),
+    *("REQUEUED", "TIMED", "OUT", "CLIENTS", "NSQD"),
+]
+WIDE = ("REQUEUED", "TIMED", "OUT", "NSQD")
+
+
+@pytest.fixture(params=["lookupd", "nsqd"])
+def servers(request: pytest.FixtureRequest, site: Site) -> list[str]:
+    """The options that name the site, either way."""
+    return site.through_lookupd if request.param == "lookupd" else site.directly
+
+
+def filled(site: Site) -> str:
+    """A topic on both nsqd: three messages in a channel that is paused on one of them."""
+    topic = unique()
+    for node in (0, 1):
+        site.create(topic, "billing", node)
+    site.publish(topic, b"1", b"2", node=0)
+    site.publish(topic, b"3", node=1)
+    return topic
+
+
+def test_a_look_sums_up_all_nsqd(nsqflow: Here, site: Site, servers: list[str]) -> None:
+    topic = filled(site)
+    done = nsqflow("stat", topic, "--once", *servers)
+    assert (done.code, done.err) == (0, "")
+    head, whole, channel = done.out.splitlines()
+    assert head.split() == HEADS
+    assert whole.split() == [topic, "-", "0", *("-" * 7), "2"]
+    assert channel.split() == [topic, "billing", "3", "0", "0", "-", "-", "0", "0", "0", "2"]
+
+
+def test_rows_are_objects_for_a_program(nsqflow: Here, site: Site, servers: list[str]) -> None:
+    topic = filled(site)
+    nsqflow("pause", topic, "billing", "--nsqd", site.nsqd[0], "--nsqd-http", site.nsqd_http[0])
+    done = nsqflow("stat", topic, "--once", "--json", *servers)
+    whole, channel = map(json.loads, done.out.splitlines())
+    assert (whole["channel"], whole["messages"]) == (None, 3)
+    assert (channel["channel"], channel["depth"], channel["nsqd"]) == ("billing", 3, 2)
+    assert (channel["paused"], whole["paused"]) == (True, False)
+    assert channel["in_rate"] is None
+    assert channel["at"] == whole["at"] > 0
+
+
+def test_all_topics_are_shown_unless_some_are_named(nsqflow: Here, site: Site) -> None:
+    one, two, three = (filled(site) for _ in range(3))
+    done = nsqflow("stat", one, two, "--once", "--json", *site.directly)
+    assert {json.loads(line)["topic"] for line in done.out.splitlines()} == {one, two}
+    done = nsqflow("stat", "--once", "--json", *site.directly)
+    assert {one, two, three} <= {json.loads(line)["topic"] for line in done.out.splitlines()}
+
+
+def test_a_topic_that_is_not_there_is_told(nsqflow: Here, site: Site) -> None:
+    topic = unique()
+    done = nsqflow("stat", topic, "--once", "--json", *site.directly)
+    assert done == (1, "", f"nsqflow: there is no topic {topic!r}\n")
+
+
+def test_an_nsqd_that_does_not_answer_is_told_of(nsqflow: Here) -> None:
+    with BackgroundBroker(nodes=2) as broker:
+        http = broker.nsqd_http_addresses
+        site = Site(broker.lookupd_addresses[0], broker.nsqd_addresses, http)
+        topic = filled(site)
+        broker.kill_node(0)
+        done = nsqflow("stat", topic, "--once", "--json", *site.directly)
+    assert [json.loads(line)["nsqd"] for line in done.out.splitlines()] == [1, 1]
+    assert (done.code, done.err) == (1, f"nsqflow: {http[0]}: Connection refused\n")
+
+
+def test_a_pipe_gets_one_look_below_the_other_and_rates(nowhere: Path, site: Site) -> None:
+    topic = filled(site)
+    words = ["stat", topic, "--interval", "0.1", "--json", *site.through_lookupd]
+    with Running(words) as command:
+        command.await_text(r'"in_rate": 0\.0')
+        site.publish(topic, b"4")
+        command.await_text(r'"depth": 4,.*"in_rate": [1-9]')
+        assert command.end(signal.SIGINT) == 130
+    assert all(json.loads(line) for line in command.text.splitlines())
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_a_terminal_shows_how_things_change(
+    nowhere: Path, site: Site, number: int, code: int
+) -> None:
+    topic = filled(site)
+    words = ["stat", topic, "--interval", "0.1", *site.through_lookupd]
+    with OnTerminal(words) as command:
+        command.await_text(r"billing +3 +0 +0 .*\n")
+        site.publish(topic, b"4", b"5")
+        command.await_text(r"billing +5 +0 +0 .*\n")
+        assert command.end(number) == code
+    lines = command.shown.splitlines()
+    assert lines[0].startswith(f"nsqlookupd {site.lookupd}  ")
+    assert lines[1].upper().split() == HEADS
+    assert command.text.count("\x1b[?25l") == command.text.count("\x1b[?25h") == 1  # the cursor
+    assert "\x1b[1A" in command.text  # it goes back up, instead of scrolling
+
+
+def test_a_terminal_shows_who_does_not_answer_and_goes_on(nowhere: Path) -> None:
+    with BackgroundBroker() as broker:
+        http = broker.nsqd_http_addresses
+        site = Site(broker.lookupd_addresses[0], broker.nsqd_addresses, http)
+        site.create("orders", "billing")
+        with OnTerminal(["stat", "--interval", "0.1", *site.directly]) as command:
+            command.await_text(r"orders +billing +0")
+            broker.stop_node(0)
+            command.await_text(rf"{http[0]}: Connection refused")
+            broker.start_node(0)
+            site.publish("orders", b"1")
+            command.await_text(r"orders +billing +1")
+            assert command.end(signal.SIGINT) == 130
+
+
+def test_more_rows_than_lines_are_cut_and_counted(nowhere: Path) -> None:
+    with BackgroundBroker() as broker:
+        for number in range(40):
+            broker.create_topic(f"topic-{number:02}")
+        with OnTerminal(["stat", "--lookupd", *broker.lookupd_addresses]) as command:
+            command.await_text("and 14 rows more")
+            assert command.end(signal.SIGINT) == 130
+    assert "topic-25" in command.shown
+    assert "topic-26" not in command.shown
+
+
+def test_a_dumb_terminal_gets_one_look_below_the_other(nowhere: Path, site: Site) -> None:
+    topic = filled(site)
+    words = ["stat", topic, "--interval", "0.1", *site.directly]
+    with OnTerminal(words, {"TERM": "dumb"}) as command:
+        command.await_text(rf"(?s){topic}.*{topic}.*{topic}.*{topic}")
+        assert command.end(signal.SIGINT) == 130
+    assert "\x1b[" not in command.text
+
+
+@pytest.mark.parametrize("words", [["--once"], []])
+@pytest.mark.parametrize("option", ["--lookupd", "--nsqd"])
+def test_where_nobody_answers_that_is_an_error_at_once(
+    nsqflow: Here, words: list[str], option: str
+) -> None:
+    done = nsqflow("stat", *words, option, "127.0.0.1:9")
+    assert (done.code, done.out) == (1, "")
+    assert "Connection refused; is it running?" in done.err
+
+
+def stats(*topics: TopicStats) -> NsqdStats:
+    return NsqdStats(topics=topics)
+
+
+def test_counts_are_added_by_name() -> None:
+    one = ChannelStats(
+        name="c",
+        depth=1,
+        in_flight_count=2,
+        deferred_count=3,
+        message_count=10,
+        requeue_count=4,
+        timeout_count=5,
+        client_count=6,
+    )
+    other = ChannelStats(name="c", depth=10, message_count=20, paused=True)
+    found = sum_up(
+        [
+            stats(TopicStats(name="b", depth=7, message_count=9, channels=(one,))),
+            stats(TopicStats(name="b", channels=(other,)), TopicStats(name="a")),
+        ]
+    )
+    assert [*found] == [("a", None), ("b", None), ("b", "c")]
+    assert found["b", None] == Counts(depth=7, messages=9, nsqds=2)
+    assert found["b", "c"] == Counts(
+        depth=11,
+        in_flight=2,
+        deferred=3,
+        messages=30,
+        requeued=4,
+        timed_out=5,
+        clients=6,
+        nsqds=2,
+        paused=True,
+    )
+
+
+def test_what_came_and_did_not_stay_is_gone() -> None:
+    before: dict[Key, Counts] = {("t", "c"): Counts(messages=100, depth=10, nsqds=1)}
+    now: dict[Key, Counts] = {("t", "c"): Counts(messages=150, depth=20, in_flight=5, nsqds=1)}
+    assert rates(now, before, 5.0) == {("t", "c"): Rates(come=10.0, gone=7.0)}
+
+
+@pytest.mark.parametrize(
+    "now",
+    [
+        Counts(messages=5, nsqds=2),  # one was started again
+        Counts(messages=200, nsqds=3),  # one has come
+        Counts(messages=200, nsqds=1),  # one could not be asked
+    ],
+)
+def test_there_is_no_rate_between_looks_that_can_not_be_compared(now: Counts) -> None:
+    before: dict[Key, Counts] = {("t", "c"): Counts(messages=100, nsqds=2)}
+    assert rates({("t", "c"): now}, before, 1.0) == {}
+    assert rates({("t", "new"): now}, before, 1.0) == {}
+
+
+def test_a_narrow_terminal_cuts_names_and_leaves_numbers_whole(nowhere: Path) -> None:
+    with BackgroundBroker() as broker:
+        site = Site(broker.lookupd_addresses[0], broker.nsqd_addresses, broker.nsqd_http_addresses)
+        topic = "a-topic-with-a-name-of-some-length" + "x" * 20
+        site.create(topic, "billing")
+        site.publish(topic, *([b"x"] * 12))
+        with OnTerminal(["stat", "--once", *site.directly], {"COLUMNS": "80"}) as command:
+            assert command.end() == 0
+    head, _, channel = command.shown.splitlines()
+    assert head.upper().split() == [each for each in HEADS if each not in WIDE]
+    assert all(len(line) <= 80 for line in (head, channel))
+    assert channel.split()[0].startswith("a-topic-with")
+    assert channel.split()[0].endswith("…")
+    assert channel.split()[2:5] == ["12", "0", "0"]
