@@ -1,15 +1,22 @@
 """The benchmarks judge rightly, and their workers for our client still run."""
 
+import argparse
 import json
+import os
+import subprocess
 import sys
 from collections.abc import Callable, Iterator, Mapping
+from datetime import UTC, datetime, timedelta
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 from benchmarks.bench_broker import NAMES, STARTERS, WORKER, show_starts, time_start
 from benchmarks.bench_clients import GOALS, TABLES, Entry, passed, selected
+from benchmarks.bench_spark import CEILING, ONE, delays_of, show_delays, whole_batches
 from benchmarks.clients.worker import BODY, CHANNEL, Stopwatch
 from benchmarks.rounds import (
     ContenderFailed,
@@ -24,6 +31,8 @@ from benchmarks.rounds import (
     show,
 )
 from benchmarks.runs import MAX_COUNT, ClientRuns, Figures, next_count, read_figures
+from benchmarks.spark_cpu import SparkSample, descendants, processes, show_cpu
+from benchmarks.spark_reads import rate_of
 from benchmarks.topics import Topic
 from tests.fixtures.servers import Kind, Nsqd, start_nsqd
 
@@ -228,3 +237,71 @@ def test_a_start_is_judged_by_the_median(
 ) -> None:
     assert show_starts({NAMES["ours"]: seconds, NAMES["real"]: [9.0]}) is reached
     assert ("ok" if reached else "MISSED") in capsys.readouterr().out
+
+
+def progress(rows: int, start: float, seconds: float) -> Any:
+    """What a query says of one batch."""
+    timestamp = datetime(2030, 1, 1, tzinfo=UTC) + timedelta(seconds=start)
+    text = timestamp.isoformat(timespec="milliseconds").replace("+00:00", "Z")
+    durations = {"triggerExecution": round(1000 * seconds)}
+    return SimpleNamespace(numInputRows=rows, timestamp=text, durationMs=durations)
+
+
+def test_the_rate_of_a_stream_leaves_out_its_first_batch_and_those_without_rows() -> None:
+    batches = [progress(100, 0, 9), progress(300, 9.5, 1), progress(0, 10.5, 7)]
+    assert rate_of(batches) == 300
+    assert rate_of([*batches, progress(300, 11.5, 1)]) == 200
+
+
+def test_a_stream_of_one_batch_has_no_rate() -> None:
+    with pytest.raises(ContenderFailed, match="one batch"):
+        rate_of([progress(100, 0, 1), progress(0, 1, 1)])
+
+
+@pytest.mark.parametrize(("ours", "reached"), [([0.24, 0.9, 0.1], True), ([0.26], False)])
+def test_an_idle_stream_is_judged_by_what_it_takes_beyond_the_ceiling(
+    ours: list[float], reached: bool, capsys: pytest.CaptureFixture[str]
+) -> None:
+    taken = {
+        ONE: [Sample(1, 1, p50=p50, p99=9) for p50 in ours],
+        CEILING: [Sample(1, 1, p50=0.2, p99=9) for _ in ours],
+    }
+    assert show_delays(delays_of(Report("test", taken, {}, [])), most=0.05) is reached
+    assert ("ok" if reached else "MISSED") in capsys.readouterr().out
+
+
+def test_an_idle_stream_that_failed_did_not_reach_its_goal() -> None:
+    report = Report("test", {CEILING: [Sample(1, 1, p50=0.2, p99=9)]}, {ONE: "no legs"}, [])
+    assert not show_delays(delays_of(report), most=0.05)
+
+
+def test_cpu_is_shown_by_process_where_spark_ran(capsys: pytest.CaptureFixture[str]) -> None:
+    taken: dict[str, list[Sample]] = {
+        "spark": [SparkSample(1, 6, jvm=1, python=2, nsqd=3)],
+        "client": [Sample(1, 4)],
+    }
+    show_cpu(Report("test", taken, {}, []))
+    shown = capsys.readouterr().out
+    assert "JVM  1.00  Python  2.00  nsqd  3.00" in shown
+    assert "client" not in shown
+
+
+@pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="there is no /proc")
+def test_processes_are_found_below_their_ancestors() -> None:
+    program = "import subprocess, sys; subprocess.run([sys.executable, '-c', 'print(); input()'])"
+    with subprocess.Popen(
+        [sys.executable, "-c", program], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as child:
+        assert child.stdout
+        child.stdout.readline()  # the grandchild runs
+        found = processes()
+        assert [each.parent for each in descendants(child.pid, found)] == [child.pid]
+        assert found[os.getpid()].own > 0
+        child.communicate()
+
+
+@pytest.mark.parametrize("text", ["0", "-2000", "2001", "many", ""])
+def test_messages_that_make_no_whole_batches_are_refused(text: str) -> None:
+    with pytest.raises(argparse.ArgumentTypeError, match="a multiple of 2,000 is needed"):
+        whole_batches(text)
+    assert whole_batches("4000") == 4000

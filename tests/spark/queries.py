@@ -14,19 +14,19 @@ import contextlib
 import json
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
-from nsqflow.admin import ChannelStats, TopicStats
+from nsqflow.admin import ChannelStats
 from nsqflow.admin.stats import parse_stats
 from nsqflow.spark.access import Access
 from nsqflow.spark.link import Link
 from nsqflow.spark.pull import Pull
 from nsqflow.spark.seen import split_ids
 from tests.fixtures.servers import PATIENCE, Nsqd
-from tests.fixtures.spark import SPARK_PATIENCE
+from tests.fixtures.spark import SPARK_PATIENCE, published
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, Row, SparkSession
@@ -206,17 +206,32 @@ class Rival:
         self._link.close()
 
 
-def topic_stats(nsqd: Nsqd, topic: str) -> TopicStats:
-    """What nsqd counts of a topic."""
-    status, body = nsqd.ask(f"/stats?format=json&topic={topic}")
-    assert status == 200
-    (found,) = parse_stats(json.loads(body)).topics
-    return found
+def waiting(nsqd: Nsqd, topic: str, count: int, *, first: int = 0) -> None:
+    """Publish, and wait until all is in the channel: in between it is in no count of nsqd's."""
+    post(nsqd, "/topic/create", topic)
+    post(nsqd, "/channel/create", topic)
+    depth = channel_stats(nsqd, topic).depth
+    published(nsqd, topic, count, first=first)
+    _await_channel(nsqd, topic, lambda stats: stats.depth >= depth + count)
+
+
+def await_answers(nsqd: Nsqd, topic: str) -> None:
+    """Wait until nothing is in flight; what nobody answers is so when its time is over."""
+    _await_channel(nsqd, topic, lambda stats: not stats.in_flight_count)
+
+
+def _await_channel(nsqd: Nsqd, topic: str, holds: Callable[[ChannelStats], bool]) -> None:
+    deadline = time.monotonic() + PATIENCE
+    while not holds(stats := channel_stats(nsqd, topic)):
+        assert time.monotonic() < deadline, stats
+        time.sleep(0.01)
 
 
 def channel_stats(nsqd: Nsqd, topic: str) -> ChannelStats:
     """What nsqd counts of the channel."""
-    (found,) = (one for one in topic_stats(nsqd, topic).channels if one.name == CHANNEL)
+    status, body = nsqd.ask(f"/stats?format=json&topic={topic}&channel={CHANNEL}")
+    assert status == 200
+    (found,) = parse_stats(json.loads(body)).topics[0].channels
     return found
 
 
@@ -226,7 +241,27 @@ def post(nsqd: Nsqd, path: str, topic: str) -> None:
     assert nsqd.ask(f"{path}?topic={topic}{channel}", "POST")[0] == 200
 
 
-def await_looks(query: Query, nsqd: Nsqd, topic: str, count: int = 5) -> None:
+@contextlib.contextmanager
+def connected(
+    spark: SparkSession, folder: Path, nsqd: Nsqd, topic: str, **more: str
+) -> Iterator[Mapping[str, Any]]:
+    """What nsqd says of a task that waits for the last message of its share."""
+    waiting(nsqd, topic, 3)
+    options = options_of(folder, topic, nsqd, idleTimeout="30s", msgTimeout="59s") | more
+    with contextlib.closing(Rival(nsqd, topic)) as rival:
+
+        def tasks() -> list[Mapping[str, Any]]:
+            return [one for one in channel_stats(nsqd, topic).clients if one["message_count"] == 2]
+
+        with running(stream(spark, options), folder, lambda: rival.finish(rival.take(1))) as query:
+            query.until(tasks)
+            yield tasks()[0]
+            published(nsqd, topic, 1)
+            query.await_rows(3)
+            assert query.sizes == [3]
+
+
+def await_looks(query: Query, nsqd: Nsqd, topic: str, count: int = 3) -> None:
     """Wait until the driver has seen how things are, a few times."""
 
     def looks() -> int:
