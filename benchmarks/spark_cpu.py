@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
@@ -32,30 +32,50 @@ class Process(NamedTuple):
     of_the_ended: float
 
 
+Processes = dict[int, Process]
+
+
 class Meter:
     """The CPU time that Spark and the nsqd have taken since this was made."""
 
     def __init__(self, nsqd: Sequence[Nsqd] = ()) -> None:
-        self._nsqd = [server.process.pid for server in nsqd]
-        self._before = self._read()
-
-    def sample(self, rate: float, rows: int) -> SparkSample:
-        taken = [after - before for after, before in zip(self._read(), self._before, strict=True)]
-        jvm, python, nsqd = (seconds / rows * 1e6 for seconds in taken)
-        return SparkSample(rate, jvm + python + nsqd, jvm=jvm, python=python, nsqd=nsqd)
-
-    def _read(self) -> tuple[float, float, float]:
         from pyspark import SparkContext
 
         assert SparkContext._gateway
-        jvm = SparkContext._gateway.proc.pid
-        found = processes()
-        below = descendants(jvm, found)
-        python = found[jvm].of_the_ended + sum(each.own + each.of_the_ended for each in below)
-        return found[jvm].own, python, sum(found[pid].own for pid in self._nsqd)
+        self._jvm = SparkContext._gateway.proc.pid
+        self._nsqd = [server.process.pid for server in nsqd]
+        self._before = processes()
+
+    def sample(self, rate: float, rows: int) -> SparkSample:
+        before, after = self._before, processes()
+        jvm, nsqd = taken(before, after, [self._jvm]), taken(before, after, self._nsqd)
+        python = taken_below(before, after, self._jvm)
+        jvm, python, nsqd = (seconds / rows * 1e6 for seconds in (jvm, python, nsqd))
+        return SparkSample(rate, jvm + python + nsqd, jvm=jvm, python=python, nsqd=nsqd)
 
 
-def processes() -> dict[int, Process]:
+def taken(before: Processes, after: Processes, pids: Iterable[int]) -> float:
+    """Seconds that processes took which are there still."""
+    new = Process(0, 0.0, 0.0)
+    return sum(after[pid].own - before.get(pid, new).own for pid in pids if pid in after)
+
+
+def taken_below(before: Processes, after: Processes, root: int) -> float:
+    """Seconds that the descendants of a process took.
+
+    Those that have ended meanwhile are found with their parents, with all they ever took; but
+    where a parent did not wait for them, with nobody.
+    """
+    family_before, family = descendants(root, before), descendants(root, after)
+    ended = sum(
+        after[pid].of_the_ended - before[pid].of_the_ended
+        for pid in {root, *family_before} & {root, *family}
+    )
+    earlier = sum(before[pid].own for pid in family_before - family)
+    return taken(before, after, family) + max(0.0, ended - earlier)
+
+
+def processes() -> Processes:
     """All processes of this machine, which must be a Linux."""
     return dict(_processes())
 
@@ -72,12 +92,12 @@ def _processes() -> Iterator[tuple[int, Process]]:
         yield int(path.parent.name), Process(int(fields[1]), own, of_the_ended)
 
 
-def descendants(root: int, found: dict[int, Process]) -> list[Process]:
+def descendants(root: int, found: Processes) -> set[int]:
     """The processes below another one."""
-    pids = {root}
-    while more := {pid for pid, each in found.items() if each.parent in pids} - pids:
-        pids |= more
-    return [found[pid] for pid in pids - {root}]
+    family = {root}
+    while more := {pid for pid, each in found.items() if each.parent in family} - family:
+        family |= more
+    return family - {root}
 
 
 def show_cpu(report: Report) -> None:

@@ -31,7 +31,15 @@ from benchmarks.rounds import (
     show,
 )
 from benchmarks.runs import MAX_COUNT, ClientRuns, Figures, next_count, read_figures
-from benchmarks.spark_cpu import SparkSample, descendants, processes, show_cpu
+from benchmarks.spark_cpu import (
+    Process,
+    SparkSample,
+    descendants,
+    processes,
+    show_cpu,
+    taken,
+    taken_below,
+)
 from benchmarks.spark_reads import rate_of
 from benchmarks.topics import Topic
 from tests.fixtures.servers import Kind, Nsqd, start_nsqd
@@ -295,9 +303,42 @@ def test_processes_are_found_below_their_ancestors() -> None:
         assert child.stdout
         child.stdout.readline()  # the grandchild runs
         found = processes()
-        assert [each.parent for each in descendants(child.pid, found)] == [child.pid]
+        (grandchild,) = descendants(child.pid, found)
+        assert found[grandchild].parent == child.pid
         assert found[os.getpid()].own > 0
         child.communicate()
+
+
+@pytest.mark.parametrize(
+    ("ended_before", "ended", "expected"),
+    [
+        (5.0, 5.0, 2.0),  # nobody waited for the one that has ended
+        (5.0, 5.0 + 40.0, 2.0),  # it took nothing since
+        (5.0, 5.0 + 43.0, 2.0 + 3.0),
+    ],
+)
+def test_what_an_ended_process_took_before_does_not_count(
+    ended_before: float, ended: float, expected: float
+) -> None:
+    root, stays, ends, stranger = 1, 2, 3, 4
+    before = {
+        root: Process(0, 1.0, ended_before),
+        stays: Process(root, 10.0, 0.0),
+        ends: Process(root, 40.0, 0.0),
+        stranger: Process(0, 7.0, 0.0),
+    }
+    after = {
+        root: Process(0, 9.0, ended),
+        stays: Process(root, 12.0, 0.0),
+        stranger: Process(0, 77.0, 0.0),
+    }
+    assert taken_below(before, after, root) == pytest.approx(expected)
+    assert taken(before, after, [root, stranger]) == 78
+
+
+def test_a_process_that_was_begun_since_counts_with_all_it_took() -> None:
+    root = {1: Process(0, 1.0, 0.0)}
+    assert taken_below(root, root | {2: Process(1, 3.0, 0.0), 3: Process(2, 4.0, 0.0)}, 1) == 7
 
 
 @pytest.mark.parametrize("text", ["0", "-2000", "2001", "many", ""])

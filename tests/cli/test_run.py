@@ -1,0 +1,341 @@
+"""The verb run: wrong files, dry runs, signals, what is shown, and the examples."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import select
+import shlex
+import shutil
+import signal
+import subprocess
+import sys
+import termios
+import time
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from nsqflow.cli.errors import Terminated
+from nsqflow.cli.run import _Signals
+from tests.cli.commands import Here, OnTerminal, run
+from tests.fixtures.servers import ROOT, Nsqd, start_nsqd
+from tests.fixtures.spark import SPARK_PATIENCE, Program, session_members
+
+pytestmark = pytest.mark.timeout(600)
+
+PIPELINE = """\
+[source]
+topic = "views"
+channel = "c"
+options = { maxMessagesPerTrigger = 100, msgTimeout = "3s", idleTimeout = "200ms" }
+
+[parse]
+format = "json"
+schema = "n INT NOT NULL"
+
+[[transform]]
+name = "squares"
+sql = "SELECT n, n * n AS square FROM input"
+
+[[sink]]
+name = "archive"
+format = "parquet"
+path = "data/squares"
+
+[[sink]]
+name = "copy"
+format = "nsq"
+topic = "squares"
+
+[[sink]]
+name = "broken"
+of = "errors"
+select = "CAST(body AS STRING) AS body, error"
+format = "json"
+path = "data/broken"
+
+[run]
+master = "local[2]"
+
+[run.conf]
+"spark.driver.host" = "127.0.0.1"
+"spark.driver.bindAddress" = "127.0.0.1"
+"spark.ui.enabled" = false
+"""
+
+
+@pytest.fixture
+def file(nowhere: Path) -> Path:
+    path = nowhere / "squares.toml"
+    path.write_text(PIPELINE)
+    return path
+
+
+@pytest.fixture
+def nsqd(tmp_path: Path) -> Iterator[Nsqd]:
+    (tmp_path / "nsqd").mkdir()
+    with start_nsqd(tmp_path / "nsqd") as server:
+        yield server
+
+
+def environment(nsqd: Nsqd) -> dict[str, str]:
+    return {
+        "NSQFLOW_NSQD": nsqd.tcp_address,
+        "NSQFLOW_NSQD_HTTP": nsqd.http_address,
+        "SPARK_LOCAL_IP": "127.0.0.1",
+    }
+
+
+def publish(nsqd: Nsqd, topic: str, bodies: Iterable[str]) -> None:
+    from nsqflow.blocking import Producer
+
+    with Producer(nsqd.tcp_address) as producer:
+        producer.publish_many(topic, [body.encode() for body in bodies])
+
+
+def start(file: Path, nsqd: Nsqd, *options: str) -> Program:
+    command = [sys.executable, "-m", "nsqflow", "run", str(file), *options]
+    return Program(command, file.parent, **environment(nsqd))
+
+
+def events(program: Program, kind: str) -> list[dict[str, Any]]:
+    told = map(json.loads, program.lines)
+    return [event for event in told if event["event"] == kind]
+
+
+# --- wrong files --------------------------------------------------------------------------------
+
+
+def test_a_wrong_file_is_one_line_and_a_misuse(nsqflow: Here, file: Path) -> None:
+    file.write_text(PIPELINE.replace('path = "data/broken"', 'pth = "data/broken"'))
+    done = nsqflow("run", "squares.toml")
+    assert (done.code, done.out) == (2, "")
+    assert done.err == (
+        "nsqflow: squares.toml:29: sink.broken.pth is no key; did you mean path? allowed are name, "
+        "of, select, format, path, topic, lookupd, nsqd, partition_by, mode, batch, channel, "
+        "trigger, options\n"
+    )
+
+
+@pytest.mark.parametrize(
+    ("words", "problem"),
+    [
+        (["none.toml"], "none.toml: No such file or directory"),
+        (["squares.toml", "--set", "run"], "--set 'run'; allowed is key=value, "),
+        (["squares.toml", "--set", "run.mster=x"], "--set: run.mster is no key; did you mean "),
+        (["squares.toml", "--master", "sc://x"], "--set: run.master 'sc://x'; allowed is any but"),
+        (
+            ["squares.toml", "--json", "--set", "sink.copy.format=console"],
+            "squares.toml:22: sink.copy.topic has no meaning for format console",
+        ),
+        ([], "missing argument 'FILE'; see nsqflow run --help"),
+    ],
+)
+def test_a_wrong_command_line_is_told_before_spark_is_started(
+    nsqflow: Here, file: Path, words: list[str], problem: str
+) -> None:
+    done = nsqflow("run", *words)
+    assert (done.code, done.out) == (2, "")
+    assert done.err.startswith(f"nsqflow: {problem}")
+    assert done.err.count("\n") == 1
+
+
+def test_json_and_a_console_can_not_both_have_the_output(nsqflow: Here, file: Path) -> None:
+    file.write_text('[source]\nfiles = "x"\n[[sink]]\nname = "out"\nformat = "console"\n')
+    done = nsqflow("run", "squares.toml", "--json")
+    expected = "nsqflow: --json and a sink of format console would both write to stdout\n"
+    assert done == (2, "", expected)
+
+
+def test_a_wrong_file_is_told_without_loading_spark(file: Path) -> None:
+    file.write_text("[sorce]")
+    command = [sys.executable, "-X", "importtime", "-m", "nsqflow", "run", str(file)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    loaded = {line.rpartition("|")[2].strip() for line in done.stderr.splitlines()}
+    assert "nsqflow.pipelines.pipeline" in loaded
+    assert loaded.isdisjoint(["pyspark", "pyarrow", "rich.live", "rich.table"])
+
+
+# --- signals ------------------------------------------------------------------------------------
+
+
+def test_a_signal_is_raised_before_spark_runs_and_remembered_after() -> None:
+    before = signal.getsignal(signal.SIGTERM), signal.getsignal(signal.SIGINT)
+    with _Signals() as signals:
+        with pytest.raises(Terminated):
+            signal.raise_signal(signal.SIGTERM)
+        with pytest.raises(KeyboardInterrupt):
+            signal.raise_signal(signal.SIGINT)
+        signals.take_over()
+        signals.raise_again()
+        signal.raise_signal(signal.SIGTERM)
+        assert (signals.number, signals.urgent) == (signal.SIGTERM, False)
+        signal.raise_signal(signal.SIGINT)
+        assert (signals.number, signals.urgent) == (signal.SIGTERM, True)
+    assert (signal.getsignal(signal.SIGTERM), signal.getsignal(signal.SIGINT)) == before
+    with pytest.raises(Terminated):
+        signals.raise_again()
+
+
+TOTAL = 2000
+
+
+def body(n: int) -> str:
+    return f"broken {n}" if n % 10 == 0 else json.dumps({"n": n})
+
+
+def test_a_run_that_is_terminated_goes_on_where_it_was_with_nothing_lost_or_doubled(
+    file: Path, nsqd: Nsqd
+) -> None:
+    import pyarrow.parquet
+
+    publish(nsqd, "views", map(body, range(TOTAL)))
+    with start(file, nsqd, "--json") as first:
+        first.await_line('"batch", "sink": "copy"', 2 * SPARK_PATIENCE)
+        first.process.send_signal(signal.SIGTERM)
+        assert first.process.wait(SPARK_PATIENCE) == 143, first.account()
+        assert session_members(first.process.pid) == []
+    assert events(first, "stop") == [{"event": "stop", "signal": "SIGTERM"}]
+    (end,) = events(first, "end")
+    read = {name: counts["messages"] for name, counts in end["sinks"].items()}
+    assert all(0 <= count < TOTAL for count in read.values())
+    assert read["copy"] > 0
+
+    publish(nsqd, "views", map(body, range(TOTAL, TOTAL + 50)))
+    with start(
+        *(file, nsqd, "--json", "--available-now"),
+        *("--set", "source.options.maxMessagesPerTrigger=5000"),
+    ) as second:
+        second.await_end(2 * SPARK_PATIENCE)
+    for sink in ("archive", "copy", "broken"):
+        batches = [batch for batch in events(second, "batch") if batch["sink"] == sink]
+        assert read[sink] + sum(batch["messages"] for batch in batches) == TOTAL + 50
+
+    numbers = [n for n in range(TOTAL + 50) if n % 10]
+    # All files there are, not only those of Spark's log: none was written for nothing.
+    rows = pyarrow.parquet.read_table(file.parent / "data" / "squares").to_pylist()
+    assert sorted(row["n"] for row in rows) == numbers
+    lines = [
+        json.loads(line)
+        for path in (file.parent / "data" / "broken").glob("*.json")
+        for line in path.read_text().splitlines()
+    ]
+    assert sorted(line["body"] for line in lines) == sorted(map(body, range(0, TOTAL + 50, 10)))
+    (topic,) = json.loads(nsqd.ask("/stats?format=json&topic=squares")[1])["topics"]
+    assert topic["message_count"] == len(numbers)
+
+
+def test_checkpoint_and_spool_are_beside_each_other_and_said_at_the_start(
+    file: Path, nsqd: Nsqd
+) -> None:
+    with start(file, nsqd) as program:
+        for sink in ("archive", "copy", "broken"):
+            folder = re.escape(str(file.parent / "nsqflow-data" / "squares" / sink))
+            program.await_line(f"channel +c.{sink}$")
+            program.await_line(f"checkpoint {folder}/checkpoint$")
+            program.await_line(f"spool +{folder}/spool$")
+        # Spark is being started, and dies with it.
+        program.process.send_signal(signal.SIGINT)
+        assert program.process.wait(SPARK_PATIENCE) == 130, program.account()
+        assert "Traceback" not in "\n".join(program.log)
+
+
+def test_a_run_that_fails_says_why_in_one_line(file: Path) -> None:
+    with Program(
+        [sys.executable, "-m", "nsqflow", "run", str(file), "--available-now"],
+        file.parent,
+        NSQFLOW_NSQD="127.0.0.1:1",
+    ) as program:
+        assert program.process.wait(2 * SPARK_PATIENCE) == 1, program.account()
+        program.await_log("nsqflow: sink ")
+    *others, last = program.log
+    assert re.match(r"nsqflow: sink \w+: NetworkError: no nsqd can be asked: 127.0.0.1:2: ", last)
+    assert not [line for line in others if line.startswith(("spark:", "\tat", "Traceback"))]
+
+
+# --- on a terminal ------------------------------------------------------------------------------
+
+
+class Terminal(OnTerminal):
+    """A terminal whose Ctrl-C goes to all processes of the command, as it does for people."""
+
+    def _start(self, command: list[str], env: Any) -> subprocess.Popen[bytes]:
+        wrapped = [sys.executable, "-c", CONTROLLED, *command]
+        return super()._start(wrapped, env)
+
+    def await_shown(self, pattern: str) -> None:
+        deadline = time.monotonic() + 2 * SPARK_PATIENCE
+        while not re.search(pattern, self.shown):
+            assert time.monotonic() < deadline, self.shown
+            if select.select([self._output()], [], [], 1.0)[0]:
+                assert self._read(), self.shown
+
+    def __exit__(self, *_: object) -> None:
+        for member in session_members(self.process.pid):
+            with suppress(ProcessLookupError):
+                os.kill(member, signal.SIGKILL)
+        super().__exit__(*_)
+
+
+CONTROLLED = f"""
+import fcntl, os, sys
+fcntl.ioctl(0, {termios.TIOCSCTTY}, 0)
+os.execv(sys.argv[1], sys.argv[1:])
+"""
+
+
+def test_a_table_shows_progress_and_ctrl_c_ends_it_in_good_order(file: Path, nsqd: Nsqd) -> None:
+    publish(nsqd, "views", map(body, range(150)))
+    with Terminal(["run", str(file)], environment(nsqd)) as terminal:
+        terminal.await_shown(r"sink +writes +batches +messages +per second +waiting +last batch")
+        for sink, kind in (("archive", "parquet"), ("copy", "nsq"), ("broken", "json")):
+            terminal.await_shown(rf"{sink} +{kind} +2 +150 .* waiting")
+        terminal.type("\x03")
+        assert terminal.end() == 130, terminal.shown
+        assert session_members(terminal.process.pid) == []
+    assert "SIGINT: batches that are under way are finished" in terminal.shown
+    assert "archive: 150 messages in 2 batches\n" in terminal.shown
+    assert "Traceback" not in terminal.shown
+
+
+# --- the examples -------------------------------------------------------------------------------
+
+
+def examples_of_help() -> list[str]:
+    _, _, shown = run("run", "--help").out.partition("Example:\n")
+    return re.findall(r"^ +\$ (.+)$", shown, re.MULTILINE)
+
+
+def test_the_examples_of_the_help_run_as_they_stand(
+    nowhere: Path, tmp_path: Path, nsqd: Nsqd
+) -> None:
+    shutil.copytree(ROOT / "examples" / "pipelines", nowhere / "examples" / "pipelines")
+    files = sorted(nowhere.rglob("*"))
+    command = tmp_path / "nsqflow"
+    command.write_text(f'#!/bin/sh\nexec {shlex.quote(sys.executable)} -m nsqflow "$@"\n')
+    command.chmod(0o700)
+    path = f"{tmp_path}{os.pathsep}{os.environ['PATH']}"
+    views = [json.dumps({"user": f"u{n}", "page": "/orders", "ms": n}) for n in range(300)]
+    publish(nsqd, "views", [*views, "broken", '{"user": "u"}'])
+
+    dry, now = examples_of_help()
+    with Program(["sh", "-c", dry], nowhere, PATH=path, **environment(nsqd)) as program:
+        lines = program.await_end(2 * SPARK_PATIENCE)
+    assert "  by_section   minute timestamp, section string, views bigint, slow bigint" in lines
+    assert sorted(nowhere.rglob("*")) == files
+    (topic,) = json.loads(nsqd.ask("/stats?format=json&topic=views")[1])["topics"]
+    assert topic["channels"] == []
+
+    with Program(["sh", "-c", now], nowhere, PATH=path, **environment(nsqd)) as program:
+        lines = program.await_end(2 * SPARK_PATIENCE)
+    for sink in ("archive", "sections", "broken"):
+        assert [line for line in lines if line.startswith(f"{sink}: 302 messages in ")]
+    data = nowhere / "examples" / "pipelines" / "data"
+    errors = [json.loads(line) for path in data.glob("broken/*.json") for line in path.open()]
+    assert sorted(error["error"] for error in errors) == ["not JSON", "page is missing"]
+    assert list(data.glob("views/day=*/section=shop/*.parquet"))
