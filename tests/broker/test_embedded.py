@@ -274,6 +274,7 @@ async def test_a_stopped_broker_leaves_nothing_behind(tmp_path: Path) -> None:
 
 
 def test_plain_code_uses_a_broker_on_a_thread() -> None:
+    before = {*threading.enumerate()}  # other tests' brokers may be among them
     with BackgroundBroker(nodes=2) as broker:
         broker.create_topic("orders")
         with blocking.Producer(broker.nsqd_addresses) as producer:
@@ -282,15 +283,16 @@ def test_plain_code_uses_a_broker_on_a_thread() -> None:
         broker.start_node(0)
         broker.kill_node(1)
         broker.start_node(1)
-    assert "nsqflow-broker" not in {thread.name for thread in threading.enumerate()}
+    assert "nsqflow-broker" not in {thread.name for thread in {*threading.enumerate()} - before}
 
 
 def test_a_broker_that_can_not_start_leaves_no_thread_behind(tmp_path: Path) -> None:
     (tmp_path / "nsqd-0").mkdir()
     (tmp_path / "nsqd-0" / "nsqd.db").write_text("no database" * 1000)
+    before = {*threading.enumerate()}
     with pytest.raises(nsqflow.NsqError, match="nsqd-0"):
         BackgroundBroker(data_path=tmp_path).start()
-    assert "nsqflow-broker" not in {thread.name for thread in threading.enumerate()}
+    assert "nsqflow-broker" not in {thread.name for thread in {*threading.enumerate()} - before}
 
 
 def test_a_broker_on_a_thread_must_be_started_before_it_is_used() -> None:

@@ -129,13 +129,19 @@ def _line(error: Exception) -> str:
 
 def _give_up_stdout() -> bool:
     """If it is stdout that nobody reads any more, write to nowhere from now on."""
-    stdout = sys.stdout.fileno()
-    state = select.poll()
-    state.register(stdout, 0)
-    if not state.poll(0):
+    if not _is_unread(sys.stdout.fileno()):
         return False  # another pipe, or a socket
-    # What is left in the buffer would fail once more when Python ends, and be told of then.
+    # What is left in a buffer would fail once more when Python ends, and be told of then; so
+    # would stderr, where both go the same way.
     nowhere = os.open(os.devnull, os.O_WRONLY)
-    os.dup2(nowhere, stdout)
+    for stream in (sys.stdout, sys.stderr):
+        if _is_unread(stream.fileno()):
+            os.dup2(nowhere, stream.fileno())
     os.close(nowhere)
     return True
+
+
+def _is_unread(descriptor: int) -> bool:
+    state = select.poll()
+    state.register(descriptor, 0)
+    return bool(state.poll(0))
