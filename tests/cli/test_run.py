@@ -336,6 +336,7 @@ def test_the_examples_of_the_help_run_as_they_stand(
     for sink in ("archive", "sections", "broken"):
         assert [line for line in lines if line.startswith(f"{sink}: 302 messages in ")]
     data = nowhere / "examples" / "pipelines" / "data"
-    errors = [json.loads(line) for path in data.glob("broken/*.json") for line in path.open()]
+    broken = "".join(path.read_text() for path in data.glob("broken/*.json"))
+    errors = [json.loads(line) for line in broken.splitlines()]
     assert sorted(error["error"] for error in errors) == ["not JSON", "page is missing"]
     assert list(data.glob("views/day=*/section=shop/*.parquet"))

@@ -215,6 +215,11 @@ def waiting(nsqd: Nsqd, topic: str, count: int, *, first: int = 0) -> None:
     _await_channel(nsqd, topic, lambda stats: stats.depth >= depth + count)
 
 
+def await_depth(nsqd: Nsqd, topic: str, depth: int) -> None:
+    """Wait until nsqd has carried into the channel what was published."""
+    _await_channel(nsqd, topic, lambda stats: stats.depth == depth)
+
+
 def await_answers(nsqd: Nsqd, topic: str) -> None:
     """Wait until nothing is in flight; what nobody answers is so when its time is over."""
     _await_channel(nsqd, topic, lambda stats: not stats.in_flight_count)

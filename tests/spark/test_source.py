@@ -20,6 +20,7 @@ from tests.spark.queries import (
     Query,
     Rival,
     await_answers,
+    await_depth,
     await_looks,
     channel_stats,
     new_topic,
@@ -138,7 +139,7 @@ def test_the_channel_is_there_as_soon_as_the_query_runs(
 ) -> None:
     read_now(stream(spark, options_of(tmp_path, topic, nsqd)), tmp_path)
     published(nsqd, topic, 5)
-    assert channel_stats(nsqd, topic).depth == 5
+    await_depth(nsqd, topic, 5)
 
 
 def test_available_now_ends_on_an_empty_topic_and_on_a_paused_channel(
@@ -147,7 +148,7 @@ def test_available_now_ends_on_an_empty_topic_and_on_a_paused_channel(
     frame = stream(spark, options_of(tmp_path, topic, nsqd))
     assert read_now(frame, tmp_path).rows == []
     post(nsqd, "/channel/pause", topic)
-    published(nsqd, topic, 5)
+    waiting(nsqd, topic, 5)
     assert read_now(frame, tmp_path).rows == []
     post(nsqd, "/channel/unpause", topic)
     assert read_now(frame, tmp_path).numbers() == [*range(5)]

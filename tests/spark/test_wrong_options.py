@@ -11,7 +11,7 @@ from tests.fixtures.servers import Nsqd
 from tests.fixtures.spark import published
 from tests.spark.queries import (
     Query,
-    channel_stats,
+    await_depth,
     new_topic,
     options_of,
     stream,
@@ -94,4 +94,4 @@ def test_a_spool_that_cannot_be_written_is_told_before_anything_is_read(
     (tmp_path / "spool").write_text("not a folder")
     with pytest.raises(Exception, match=f"spoolLocation '{tmp_path}/spool': can't create"):
         table(spark, options_of(tmp_path, topic, nsqd)).count()
-    assert channel_stats(nsqd, topic).depth == 5
+    await_depth(nsqd, topic, 5)
