@@ -7,12 +7,14 @@ import os
 import pty
 import re
 import select
+import shlex
 import struct
 import subprocess
 import sys
 import termios
 import time
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, Self
 
 from nsqflow.cli import main
@@ -47,6 +49,14 @@ class Here:
         return Result(code, *self._capsys.readouterr())
 
 
+def install_command(folder: Path) -> Path:
+    """Put the command into a folder, as pip would; gives its path."""
+    path = folder / "nsqflow"
+    path.write_text(f'#!/bin/sh\nexec {shlex.join(COMMAND)} "$@"\n')
+    path.chmod(0o700)
+    return path
+
+
 def run(*words: str, stdin: bytes = b"", env: Mapping[str, str] | None = None) -> Result:
     """Run a command as a process, to its end."""
     done = subprocess.run(
@@ -70,13 +80,13 @@ class Running:
         self.process = self._start([*COMMAND, *words], environment)
         self.text = ""
 
-    def await_text(self, pattern: str) -> re.Match[str]:
+    def await_text(self, pattern: str, patience: float = PATIENCE) -> re.Match[str]:
         """Wait until what it has said so far matches."""
-        deadline = time.monotonic() + PATIENCE
+        deadline = time.monotonic() + patience
         while not (match := re.search(pattern, self.text)):
             left = deadline - time.monotonic()
             if left <= 0 or not select.select([self._output()], [], [], left)[0]:
-                raise AssertionError(f"no {pattern!r} within {PATIENCE} s in:\n{self.text}")
+                raise AssertionError(f"no {pattern!r} within {patience} s in:\n{self.text}")
             if not self._read():
                 raise AssertionError(f"it ended without {pattern!r}:\n{self.text}")
         return match
@@ -123,11 +133,22 @@ class Running:
 
 
 class OnTerminal(Running):
-    """The same on a terminal of its own, of 120 columns and 30 lines."""
+    """The same on a terminal of its own."""
+
+    def __init__(
+        self,
+        words: Sequence[str],
+        env: Mapping[str, str] | None = None,
+        *,
+        columns: int = 120,
+        lines: int = 30,
+    ) -> None:
+        self._size = struct.pack("HHHH", lines, columns, 0, 0)
+        super().__init__(words, env)
 
     def _start(self, command: list[str], env: Mapping[str, str]) -> subprocess.Popen[bytes]:
         self._master, terminal = pty.openpty()
-        fcntl.ioctl(terminal, termios.TIOCSWINSZ, struct.pack("HHHH", 30, 120, 0, 0))
+        fcntl.ioctl(terminal, termios.TIOCSWINSZ, self._size)
         try:
             return subprocess.Popen(
                 command,

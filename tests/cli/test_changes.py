@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+import signal
 from pathlib import Path
 
 import pytest
@@ -215,6 +217,22 @@ def test_a_person_is_asked_before_something_is_destroyed(
     channel = site.channel(topic, "billing")
     assert channel is not None
     assert channel["depth"] == left
+
+
+@pytest.mark.parametrize(("key", "code"), [("\x03", 130), ("\x04", 1)])
+def test_a_person_who_does_not_answer_destroys_nothing(
+    nowhere: Path, site: Site, key: str, code: int
+) -> None:
+    topic = unique()
+    site.create(topic)
+    with OnTerminal(["delete", topic, *site.directly]) as command:
+        command.await_text(r"\[y/N\] ")
+        command.type(key)
+        if key == "\x03":  # it has no terminal that would make a signal of it
+            command.process.send_signal(signal.SIGINT)
+        assert command.end() == code
+    assert re.search(r"\[y/N\] (\^C)?\n", command.shown)  # what comes next has its own line
+    assert site.topic(topic) is not None
 
 
 def test_a_cluster_of_many_nsqd_is_changed_as_a_whole(nsqflow: Here) -> None:

@@ -1,5 +1,6 @@
 """The command ``nsqflow``: its verbs, and what it loads to answer."""
 
+import shlex
 import subprocess
 import sys
 import tomllib
@@ -9,8 +10,10 @@ from pathlib import Path
 import pytest
 
 import nsqflow
+from nsqflow.broker import BackgroundBroker
 from nsqflow.cli import DAEMONS, VERBS, main
 from nsqflow.cli.app import load
+from tests.cli.commands import COMMAND
 from tests.fixtures.servers import PATIENCE
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -32,6 +35,16 @@ def test_help_tells_the_verbs(arguments: list[str], capsys: pytest.CaptureFixtur
     assert [verb for verb in VERBS if f"\n  {verb} " not in out] == []
     assert "--install-completion" in out
     assert err == ""
+
+
+@pytest.mark.parametrize("verb", ["pub", "nsqd"])
+def test_help_of_a_verb_can_be_asked_for_by_its_name(
+    verb: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main([verb, "--help"]) == 0
+    told = capsys.readouterr().out
+    assert main(["help", verb]) == 0
+    assert capsys.readouterr().out == told
 
 
 @pytest.mark.parametrize("verb", [verb for verb in VERBS if verb not in DAEMONS])
@@ -77,6 +90,35 @@ def test_a_flag_that_is_not_known_is_one_line_and_a_misuse(
     assert main([verb, "-tcp-adress=:1"]) == 2
     expected = f"{verb}: unknown flag -tcp-adress (did you mean -tcp-address?); -help lists all\n"
     assert capsys.readouterr() == ("", expected)
+
+
+@pytest.mark.parametrize(
+    ("redirection", "words", "code"),
+    [
+        ("<&-", "pub orders", 0),
+        (">&-", "topics", 0),
+        ("2>&-", "topics", 0),
+        (">&- 2>&-", "nodes", 0),
+        ("<&- >&- 2>&-", "stat --once", 0),
+        ("<&-", "delete orders", 2),
+        ("2>&-", "channels nothing", 1),
+    ],
+)
+def test_a_stream_that_is_closed_is_no_mistake(redirection: str, words: str, code: int) -> None:
+    with BackgroundBroker() as broker:
+        broker.create_topic("orders")
+        servers = f"--lookupd {broker.lookupd_addresses[0]}"
+        done = subprocess.run(
+            ["sh", "-c", f"{shlex.join(COMMAND)} {words} {servers} {redirection}"],
+            capture_output=True,
+            text=True,
+            timeout=PATIENCE,
+            check=False,
+        )
+    assert done.returncode == code
+    assert "mistake" not in done.stdout + done.stderr
+    assert done.stderr == "" or "2>&-" not in redirection
+    assert done.stdout == "" or redirection in ("<&-", "2>&-")
 
 
 @pytest.mark.parametrize(

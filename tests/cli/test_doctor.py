@@ -19,6 +19,8 @@ from nsqflow.broker import BackgroundBroker
 from nsqflow.cli import equipment
 from tests.cli.commands import Here, OnTerminal
 from tests.cli.sites import Site
+from tests.fixtures.auth import Authorization, AuthServer
+from tests.fixtures.certificates import Certificates
 from tests.fixtures.servers import start_nsqd, start_nsqlookupd
 
 
@@ -68,12 +70,12 @@ def test_versions_of_this_machine_are_told(nsqflow: Here, site: Site) -> None:
 def test_what_can_not_be_reached_is_wrong_and_has_a_remedy(nsqflow: Here) -> None:
     done = nsqflow("doctor", "--lookupd", "127.0.0.1:9")
     assert done.code == 1
-    assert "wrong  nsqlookupd 127.0.0.1:9: Connection refused\n       start it, or " in done.out
+    assert "wrong  nsqlookupd 127.0.0.1:9: Connection refused\n       is it running? " in done.out
     assert done.out.endswith("1 thing to mend\n")
     code, found = findings(nsqflow, "--nsqd", "127.0.0.1:9")
     assert code == 1
     assert found["nsqd 127.0.0.1:9"]["text"] == "Connection refused"
-    assert found["HTTP of 127.0.0.1:9"]["remedy"] == "say where it is by --nsqd-http"
+    assert found["HTTP of 127.0.0.1:9"]["remedy"] == "say where its HTTP API is by --nsqd-http"
 
 
 def test_an_nsqd_that_nobody_here_can_reach_by_its_name_has_a_remedy(
@@ -104,7 +106,37 @@ def test_the_http_port_of_nsqd_is_not_its_tcp_port(nsqflow: Here, site: Site) ->
     address = site.nsqd_http[0]
     code, found = findings(nsqflow, "--nsqd", address, "--nsqd-http", address)
     assert code == 1
-    assert found[f"nsqd {address}"]["remedy"].startswith("is it an nsqd that listens there?")
+    assert "is this the TCP port of an nsqd?" in found[f"nsqd {address}"]["text"]
+    assert found[f"nsqd {address}"]["remedy"].startswith("nsqd listens for clients at port 4150")
+
+
+def test_an_nsqd_is_no_nsqlookupd_and_the_other_way_round(nsqflow: Here, site: Site) -> None:
+    address, http = site.nsqd[0], site.nsqd_http[0]
+    code, found = findings(nsqflow, "--lookupd", http)
+    assert (code, found[f"nsqlookupd {http}"]["state"]) == (1, "wrong")
+    assert found[f"nsqlookupd {http}"]["remedy"].startswith("is that the right port? over HTTP")
+    code, found = findings(nsqflow, "--nsqd", address, "--nsqd-http", site.lookupd)
+    assert (code, found[f"nsqd {address}"]["state"]) == (1, "ok")
+    assert found[f"HTTP of {address}"]["text"] == f"{site.lookupd}: what is there is not an nsqd"
+    assert found[f"HTTP of {address}"]["remedy"] == "say where its HTTP API is by --nsqd-http"
+
+
+def test_an_nsqd_that_wants_tls_or_another_certificate_has_a_remedy(
+    nsqflow: Here, tmp_path: Path, certificates: Certificates, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with start_nsqd(tmp_path, tls=certificates, options=["-tls-required=true"]) as nsqd:
+        plain = ["--nsqd", nsqd.tcp_address, "--nsqd-http", nsqd.http_address]
+        code, found = findings(nsqflow, *plain)
+        http = found[f"HTTP of {nsqd.tcp_address}"]
+        assert (code, http["text"]) == (1, f"{nsqd.http_address}/info: 403 TLS_REQUIRED")
+        assert http["remedy"].startswith("https:// in an address, and tls in the config file")
+        monkeypatch.setenv("NSQFLOW_TLS", "true")
+        secure = ["--nsqd", nsqd.tcp_address, "--nsqd-http", f"https://{nsqd.https_address}"]
+        code, found = findings(nsqflow, *secure)
+    for subject in ("nsqd", "HTTP of"):
+        finding = found[f"{subject} {nsqd.tcp_address}"]
+        assert "certificate verify failed" in finding["text"]
+        assert finding["remedy"] == "tls_ca_file in the config file says whom to trust"
 
 
 def test_tls_that_is_missing_has_a_remedy(
@@ -114,6 +146,24 @@ def test_tls_that_is_missing_has_a_remedy(
     code, found = findings(nsqflow, *site.directly)
     assert code == 1
     assert found[f"nsqd {site.nsqd[0]}"]["remedy"].startswith("give nsqd -tls-cert")
+
+
+def test_an_nsqd_that_asks_for_a_secret_has_a_remedy(
+    nsqflow: Here, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with (
+        AuthServer({"right": [Authorization(topic=".*", channels=[".*"])]}) as auth,
+        start_nsqd(tmp_path, options=[f"-auth-http-address={auth.address}"]) as nsqd,
+    ):
+        servers = ["--nsqd", nsqd.tcp_address, "--nsqd-http", nsqd.http_address]
+        for secret, state in ((None, "wrong"), ("hunter2", "wrong"), ("right", "ok")):
+            if secret is not None:
+                monkeypatch.setenv("NSQFLOW_AUTH_SECRET", secret)
+            _, found = findings(nsqflow, *servers)
+            finding = found[f"nsqd {nsqd.tcp_address}"]
+            assert finding["state"] == state
+            assert ("NSQFLOW_AUTH_SECRET" in finding["remedy"]) == (state == "wrong")
+            assert "hunter2" not in str(found)
 
 
 class Clock(BaseHTTPRequestHandler):
@@ -157,10 +207,12 @@ def test_a_clock_that_goes_wrong_is_told(
 def test_a_nsqd_that_is_not_well_is_told(nsqflow: Here, site: Site) -> None:
     class Sick(Clock):
         def do_GET(self) -> None:
-            self.send_response_only(500)
-            self.send_header("Content-Length", "22")
+            well = self.path == "/info"
+            body = b'{"tcp_port": 4150}' if well else b"NOK - \x1b[2J disk is full"
+            self.send_response_only(200 if well else 500)
+            self.send_header("Content-Length", str(len(body)))
             self.end_headers()
-            self.wfile.write(b"NOK - \x1b[2J disk is full")
+            self.wfile.write(body)
 
     with HTTPServer(("127.0.0.1", 0), Sick) as server:
         thread = Thread(target=server.serve_forever, args=(0.02,))
@@ -197,7 +249,17 @@ def test_a_spool_that_can_not_be_there_is_wrong(
     code, found = findings(nsqflow, "--spool", location, *site.directly)
     assert code == 1
     assert found["spool"]["text"].startswith(told)
-    assert found["spool"]["remedy"]
+    assert found["spool"]["remedy"] == "choose a place that every executor may write to"
+
+
+def test_a_spool_whose_store_is_not_installed_has_a_remedy(
+    nsqflow: Here, site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "s3fs", None)
+    code, found = findings(nsqflow, "--spool", "s3://bucket/spool", *site.directly)
+    assert code == 1
+    assert found["spool"]["text"].startswith("a spool on S3 needs s3fs")
+    assert found["spool"]["remedy"] == "pip install -U 'nsqflow[s3]'"
 
 
 def test_no_java_is_wrong_and_has_a_remedy(
@@ -242,6 +304,15 @@ def test_versions_that_will_not_do_are_told_with_what_to_install(
     assert ("java" in found) == ("pyspark" in versions)
 
 
+def test_what_is_merely_worth_knowing_is_counted_apart(
+    nsqflow: Here, site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(equipment, "version", installed({}))
+    done = nsqflow("doctor", *site.directly)
+    assert done.code == 0
+    assert done.out.endswith("nothing to mend, 1 note\n")
+
+
 def test_a_terminal_has_it_in_colour(nowhere: Path, site: Site) -> None:
     with OnTerminal(["doctor", *site.directly, "--spool", "nowhere"]) as command:
         assert command.end() == 1
@@ -249,3 +320,6 @@ def test_a_terminal_has_it_in_colour(nowhere: Path, site: Site) -> None:
     assert "wrong  spool: spoolLocation 'nowhere': not an absolute path" in command.shown
     assert "\x1b[32mok" in command.text
     assert "\x1b[1;31mwrong" in command.text
+    with OnTerminal(["doctor", *site.directly], {"NO_COLOR": "1"}) as command:
+        assert command.end() == 0
+    assert "\x1b[32m" not in command.text

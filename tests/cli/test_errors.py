@@ -3,26 +3,34 @@
 from __future__ import annotations
 
 import os
+import socket
+import ssl
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
-from nsqflow.cli.errors import Failure, Terminated, guarded, tell, words
+from nsqflow.admin import AdminError
+from nsqflow.cli.errors import Failure, Terminated, guarded, hint_for, tell, words
 from nsqflow.errors import (
     AuthFailedError,
     ConfigError,
     DiscoveryError,
+    InvalidCommandError,
     NetworkError,
     NsqError,
+    RemoteProtocolError,
     RequestTimeout,
 )
+from nsqflow.http.client import NoAnswer
 from tests.cli.commands import COMMAND, Here
 from tests.cli.sites import Site
 from tests.fixtures.servers import PATIENCE
 
 UNREACHABLE = "is it running? --lookupd and --nsqd say where; 'nsqflow broker' starts one"
+HTTP_PORT = "is that the right port? over HTTP nsqlookupd is at 4161 and nsqd at 4151, as a rule"
+WANTS_TLS = "https:// in an address, and tls in the config file, ask for it"
 
 
 @pytest.mark.parametrize(
@@ -32,7 +40,21 @@ UNREACHABLE = "is it running? --lookupd and --nsqd say where; 'nsqflow broker' s
         (NsqError("no"), 1, "no"),
         (NetworkError("a:1: lost"), 1, f"a:1: lost; {UNREACHABLE}"),
         (RequestTimeout("a:1: late"), 1, f"a:1: late; {UNREACHABLE}"),
-        (DiscoveryError("a:1: odd"), 1, f"a:1: odd; {UNREACHABLE}"),
+        (DiscoveryError("a:1: odd"), 1, f"a:1: odd; {HTTP_PORT}"),
+        (NoAnswer("a:1: odd"), 1, f"a:1: odd; {HTTP_PORT}"),
+        (AdminError(404, "NOT_FOUND", "a:1/b"), 1, f"a:1/b: 404 NOT_FOUND; {HTTP_PORT}"),
+        (AdminError(500, "INTERNAL", "a:1/b"), 1, "a:1/b: 500 INTERNAL"),
+        (AdminError(403, "TLS_REQUIRED", "a:1"), 1, f"a:1: 403 TLS_REQUIRED; {WANTS_TLS}"),
+        (
+            RemoteProtocolError("a frame of type 9"),
+            1,
+            "a frame of type 9; nsqd listens for clients at port 4150, as a rule",
+        ),
+        (
+            InvalidCommandError("E_INVALID", "cannot PUB in current state (TLS required)"),
+            1,
+            f"E_INVALID cannot PUB in current state (TLS required); {WANTS_TLS}",
+        ),
         (
             AuthFailedError("E_AUTH_FAILED", "no"),
             1,
@@ -60,9 +82,33 @@ def test_an_error_is_one_line(
     assert capsys.readouterr() == ("", f"nsqflow: {line}\n")
 
 
-def test_what_asyncio_says_of_a_vain_call_is_put_as_the_system_does() -> None:
-    error = NetworkError("a:1: [Errno 111] Connect call failed ('127.0.0.1', 1)")
-    assert words(error) == f"a:1: {os.strerror(111)}"
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("[Errno 111] Connect call failed ('127.0.0.1', 1)", os.strerror(111)),
+        ("[Errno -2] Name or service not known", "Name or service not known"),
+        ("[SSL: WRONG_VERSION_NUMBER] wrong version number (_ssl.c:1006)", "wrong version number"),
+        ("[SSL] internal error (_ssl.c:1)", "internal error"),
+        ("message [1] (of 2)", "message [1] (of 2)"),
+    ],
+)
+def test_what_is_meant_for_programmers_is_left_out(text: str, said: str) -> None:
+    assert words(NetworkError(f"a:1: {text}")) == f"a:1: {said}"
+
+
+@pytest.mark.parametrize(
+    ("cause", "hint"),
+    [
+        (ssl.SSLError(1, "wrong version number"), "does it speak TLS there?"),
+        (ssl.SSLCertVerificationError(1, "self-signed"), "tls_ca_file in the config file says"),
+        (socket.gaierror(-2, "Name or service not known"), "is the name right?"),
+        (ConnectionRefusedError(111, "Connection refused"), "is it running?"),
+    ],
+)
+def test_the_hint_is_of_what_lies_behind_an_error(cause: OSError, hint: str) -> None:
+    error = NetworkError("a:1: lost")
+    error.__cause__ = cause
+    assert hint_for(error).startswith(hint)
 
 
 @pytest.mark.parametrize(
@@ -82,8 +128,13 @@ def test_signals_have_their_exit_codes(
 def test_a_traceback_is_shown_if_it_is_wanted_and_only_then(nsqflow: Here) -> None:
     done = nsqflow("topics", "--nsqd", "127.0.0.1:9")
     assert "Traceback" not in done.err
-    for options in (["--debug", "--nsqd", "127.0.0.1:9"], ["--nsqd", "127.0.0.1:9", "--debug"]):
-        done = nsqflow("topics", *options)
+    server = ["--nsqd", "127.0.0.1:9"]
+    for line in (
+        ["topics", "--debug", *server],
+        ["topics", *server, "--debug"],
+        ["--debug", "topics", *server],
+    ):
+        done = nsqflow(*line)
         assert done.code == 1
         assert "Traceback (most recent call last):" in done.err
         assert done.err.splitlines()[-1].startswith("nsqflow: 127.0.0.1:10: Connection refused; ")

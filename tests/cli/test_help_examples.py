@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from nsqflow.cli import DAEMONS, VERBS
-from tests.cli.commands import Here, Running, run
+from tests.cli.commands import Here, Running, install_command, run
 from tests.cli.sites import Site
 from tests.fixtures.servers import PATIENCE, Server
 
@@ -39,9 +39,7 @@ def shell(nowhere: Path, tmp_path: Path, site: Site) -> dict[str, str]:
     """Where the examples find the command, a cluster, and what they are about."""
     folder = tmp_path / "bin"
     folder.mkdir()
-    command = folder / "nsqflow"
-    command.write_text(f'#!/bin/sh\nexec {shlex.quote(sys.executable)} -m nsqflow "$@"\n')
-    command.chmod(0o700)
+    install_command(folder)
     (nowhere / "orders.txt").write_text("order 1\norder 2\n")
     for topic in ("orders", "returns"):
         for node in (0, 1):

@@ -52,9 +52,38 @@ async def test_waiting_for_a_line_can_be_given_up(pipe: tuple[int, int]) -> None
 async def test_a_line_that_is_too_long_is_named(pipe: tuple[int, int]) -> None:
     reader, writer = pipe
     os.write(writer, b"one\n" + b"x" * 101)
-    with pytest.raises(Failure, match="line 2 has more than 100 bytes"):
-        await anext(read_lines(reader, 100))
+    lines = read_lines(reader, 100)
+    assert await anext(lines) == [b"one"]
+    with pytest.raises(Failure, match="line 2 has more than 100 bytes") as caught:
+        await anext(lines)
+    assert caught.value.code == 1  # not a misuse: the first line was read, and sent
     os.close(writer)
+
+
+@asynchronous
+async def test_a_line_that_is_too_long_is_named_also_if_it_is_there_at_once(
+    pipe: tuple[int, int],
+) -> None:
+    reader, writer = pipe
+    os.write(writer, b"one\n" + b"x" * 101 + b"\nthree\n")
+    lines = read_lines(reader, 100)
+    assert await anext(lines) == [b"one"]
+    with pytest.raises(Failure, match="line 2 has more than 100 bytes"):
+        await anext(lines)
+    os.close(writer)
+
+
+@asynchronous
+async def test_a_line_may_come_in_many_pieces(pipe: tuple[int, int]) -> None:
+    reader, writer = pipe
+    lines = read_lines(reader, 1000)
+    first = asyncio.ensure_future(anext(lines))
+    for piece in (b"on", b"e", b" and", b" only\ntw"):
+        os.write(writer, piece)
+        await asyncio.sleep(0)
+    assert await first == [b"one and only"]
+    os.close(writer)
+    assert await anext(lines) == [b"tw"]
 
 
 @asynchronous

@@ -101,6 +101,17 @@ def test_an_nsqd_that_is_gone_is_listed_and_told_of(nsqflow: Here, site: Site) -
     assert done.err == f"nsqflow: {http}: Connection refused\n"
 
 
+def test_an_nsqlookupd_that_knows_no_nsqd_is_remarked_upon(nsqflow: Here) -> None:
+    with BackgroundBroker() as broker:
+        broker.stop_node(0)
+        [lookupd] = broker.lookupd_addresses
+        done = nsqflow("nodes", "--lookupd", lookupd)
+    assert (done.code, done.out) == (0, "NSQD  HTTP  HOST  VERSION  TOPICS  DEPTH  HEALTH\n")
+    assert done.err == (
+        f"nsqflow: nsqlookupd {lookupd} knows no nsqd; nsqd's -lookupd-tcp-address names it\n"
+    )
+
+
 def test_what_one_nsqlookupd_does_not_tell_another_does(nsqflow: Here, site: Site) -> None:
     topic = unique()
     site.create(topic)

@@ -13,7 +13,7 @@ import pytest
 
 from nsqflow import blocking
 from nsqflow.broker import BackgroundBroker
-from tests.cli.commands import Here, OnTerminal, Running
+from tests.cli.commands import Here, OnTerminal, Running, run
 from tests.cli.sites import Site, unique
 from tests.fixtures.servers import start_nsqd
 
@@ -142,10 +142,49 @@ def test_what_nsqd_refuses_is_named_and_the_rest_is_published(
         done = nsqflow("pub", "orders", "-f", "lines", "--nsqd", nsqd.tcp_address)
         assert done.code == 1
         assert done.out == "published 2 messages to orders; 1 refused\n"
-        assert "nsqflow: refused: line 2: E_BAD_MESSAGE " in done.err
+        [line] = done.err.splitlines()  # the client's own warning would say it twice
+        assert line.startswith("nsqflow: refused: line 2: E_BAD_MESSAGE ")
         done = nsqflow("pub", "orders", 11 * "x", "--delay", "1", "--nsqd", nsqd.tcp_address)
         assert (done.code, done.out) == (1, "published 0 messages to orders; 1 refused\n")
-        assert "nsqflow: refused: argument 1: E_BAD_MESSAGE " in done.err
+        [line] = done.err.splitlines()
+        assert line.startswith("nsqflow: refused: argument 1: E_BAD_MESSAGE ")
+
+
+def test_one_message_that_is_refused_among_many_is_the_only_one(
+    nowhere: Path, tmp_path: Path
+) -> None:
+    with start_nsqd(tmp_path, options=["-max-msg-size=1000"]) as nsqd:
+        lines = [b"%d" % number for number in range(600)]
+        lines[300] = 2_000_000 * b"x"
+        done = run("pub", "orders", "--nsqd", nsqd.tcp_address, stdin=b"\n".join(lines))
+    assert (done.code, done.out) == (1, "published 599 messages to orders; 1 refused\n")
+    [line] = done.err.splitlines()
+    assert line.startswith("nsqflow: refused: line 301: E_BAD_MESSAGE ")
+
+
+def test_a_delay_that_nsqd_does_not_take_is_told_once(
+    nsqflow: Here, nowhere: Path, tmp_path: Path
+) -> None:
+    (nowhere / "many").write_text("\n".join(map(str, range(600))))
+    with start_nsqd(tmp_path, options=["-max-req-timeout=1s"]) as nsqd:
+        words = ["pub", "orders", "-f", "many", "--nsqd", nsqd.tcp_address]
+        done = nsqflow(*words, "--delay", "2")
+        assert (done.code, done.out) == (1, "published 0 messages to orders; 1 refused\n")
+        refused, stopped = done.err.splitlines()
+        assert refused.startswith("nsqflow: refused: line 1: E_INVALID DPUB timeout 2000 out of ")
+        assert stopped == "nsqflow: stopped: nothing after line 1 was sent"
+        done = nsqflow(*words, "--delay", "0.001")
+        assert done == (0, "published 600 messages to orders\n", "")
+
+
+def test_a_line_that_is_too_long_to_read_ends_it_after_those_before(nowhere: Path) -> None:
+    with BackgroundBroker() as broker:
+        data = b"one\n" + (32 * 1024 * 1024 + 1) * b"x" + b"\nthree\n"
+        done = run("pub", "orders", "--nsqd", *broker.nsqd_addresses, stdin=data)
+    assert (done.code, done.out) == (1, "published 1 message to orders\n")
+    assert done.err == (
+        "nsqflow: line 2 has more than 33,554,432 bytes; it and what follows is not sent\n"
+    )
 
 
 def test_what_was_sent_and_never_answered_is_named_and_ends_it(nowhere: Path) -> None:
@@ -203,19 +242,21 @@ def test_how_it_goes_is_told_when_it_takes_its_time(nowhere: Path, site: Site) -
         (["orders", ""], "message 1 is empty; nsqd takes none of that kind"),
         (["orders", "x", "--whole"], "messages as arguments, and a file too; give one of them"),
         (["orders", "x", "--delay", "-1"], "invalid value for '--delay'"),
+        (["orders", "x", "--delay", "nan"], "--delay nan; allowed are 0 to below 1000000000 sec"),
+        (["orders", "x", "--delay", "1e9"], "--delay 1000000000.0; allowed are 0 to below 1000"),
+        (["orders", "x", "--timeout", "nan"], "--timeout nan; allowed are 0.1 to 3600 seconds"),
+        (["orders", "x", "--timeout", "0"], "invalid value for '--timeout'"),
         (["or ders", "x"], "topic name 'or ders' has ' ' at position 2"),
-        (["orders", "-f", "missing"], None),
+        (["orders", "-f", "missing"], "missing: No such file or directory\n"),
+        (["orders", "-f", "/"], "/: Is a directory\n"),
     ],
 )
 def test_a_command_line_that_can_not_be_meant_publishes_nothing(
-    nsqflow: Here, words: list[str], told: str | None
+    nsqflow: Here, words: list[str], told: str
 ) -> None:
     done = nsqflow("pub", *words, "--nsqd", "127.0.0.1:9")
-    if told is None:
-        assert done == (1, "", "nsqflow: missing: No such file or directory\n")
-    else:
-        assert (done.code, done.out) == (2, "")
-        assert done.err.startswith(f"nsqflow: {told}")
+    assert (done.code, done.out) == (2, "")
+    assert done.err.startswith(f"nsqflow: {told}")
 
 
 @pytest.mark.parametrize("option", ["--lookupd", "--nsqd"])
@@ -223,6 +264,15 @@ def test_where_nobody_answers_that_is_an_error_at_once(nsqflow: Here, option: st
     done = nsqflow("pub", "orders", "x", option, "127.0.0.1:9")
     assert (done.code, done.out) == (1, "")
     assert done.err.startswith("nsqflow: 127.0.0.1:9: Connection refused; is it running?")
+
+
+def test_a_server_that_is_away_is_told_of_and_another_takes_it(nsqflow: Here, site: Site) -> None:
+    topic = unique()
+    done = nsqflow("pub", topic, "x", "--lookupd", "127.0.0.1:9", *site.through_lookupd)
+    assert (done.code, done.out) == (0, f"published 1 message to {topic}\n")
+    assert {*done.err.splitlines()} == {
+        "nsqflow: nsqlookupd failed: 127.0.0.1:9: Connection refused"
+    }
 
 
 def test_an_nsqlookupd_that_knows_no_nsqd_is_told(nsqflow: Here, nowhere: Path) -> None:

@@ -95,6 +95,22 @@ def test_a_file_that_is_named_is_read_and_no_other(
     assert servers(config=option).lookupd == ("option:1",)
 
 
+@pytest.mark.parametrize("option", ["--lookupd", "--nsqd", "--nsqd-http"])
+@pytest.mark.parametrize("text", ["", " ", ","])
+def test_an_option_that_names_nobody_does_not_mean_the_default(
+    nsqflow: Here, option: str, text: str
+) -> None:
+    done = nsqflow("topics", option, text)
+    assert done == (2, "", f"nsqflow: {option} names no server; give it HOST:PORT\n")
+
+
+def test_a_variable_that_is_empty_counts_as_not_set(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("NSQFLOW_LOOKUPD", "")
+    assert servers().origin == "the default"
+    monkeypatch.setenv("NSQFLOW_LOOKUPD", ",")
+    assert refusal() == "NSQFLOW_LOOKUPD; allowed is one address or several"
+
+
 def test_every_key_has_a_variable(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("NSQFLOW_NSQD", "a:1,b:2")
     monkeypatch.setenv("NSQFLOW_NSQD_HTTP", "a:3,b:4")
@@ -120,6 +136,9 @@ def test_every_key_has_a_variable(monkeypatch: pytest.MonkeyPatch) -> None:
         ("nsqd = 5", "nsqflow.toml: nsqd 5; allowed is one address or several"),
         ("nsqd = ['a:1', 5]", "nsqflow.toml: nsqd ['a:1', 5]; allowed is one address or several"),
         ("tls = 'yes'", "nsqflow.toml: tls 'yes'; allowed is true or false"),
+        ("lookupd = []", "nsqflow.toml: lookupd; allowed is one address or several"),
+        ("nsqd_http = ['http://me:word@a', 5]", "nsqflow.toml: nsqd_http; allowed is one address"),
+        ("nsqd_http = 'a:1'", "nsqflow.toml without --nsqd; it names the HTTP side of these"),
         ("timeout = 0", "nsqflow.toml: timeout 0; allowed is a number of seconds above 0, up to"),
         ("timeout = true", "nsqflow.toml: timeout True; allowed is a number of seconds above 0"),
         ("timeout = nan", "nsqflow.toml: timeout nan; allowed is a number of seconds above 0"),

@@ -69,8 +69,48 @@ def test_all_topics_are_shown_unless_some_are_named(nsqflow: Here, site: Site) -
 
 def test_a_topic_that_is_not_there_is_told(nsqflow: Here, site: Site) -> None:
     topic = unique()
-    done = nsqflow("stat", topic, "--once", "--json", *site.directly)
-    assert done == (1, "", f"nsqflow: there is no topic {topic!r}\n")
+    site.create(f"{topic}-more")
+    for words in (["--json"], []):
+        done = nsqflow("stat", topic, "--once", *words, *site.directly)
+        assert (done.code, done.out) == (1, "")
+        hint = f"did you mean {topic + '-more'!r}?"
+        assert done.err == f"nsqflow: there is no topic {topic!r}; {hint}\n"
+
+
+def test_what_is_there_is_shown_beside_what_is_not(nsqflow: Here, site: Site) -> None:
+    topic = filled(site)
+    done = nsqflow("stat", topic, f"{topic}x", "--once", *site.directly)
+    assert done.code == 1
+    assert done.err.startswith(f"nsqflow: there is no topic {topic + 'x'!r}; did you mean ")
+    assert len(done.out.splitlines()) == 3
+
+
+def test_a_topic_that_nsqlookupd_alone_knows_is_told(nsqflow: Here, site: Site) -> None:
+    topic = unique()
+    nsqflow("create", topic, *site.through_lookupd)
+    done = nsqflow("stat", topic, "--once", *site.through_lookupd)
+    assert done == (
+        1, "", f"nsqflow: no nsqd has topic {topic} yet; nsqlookupd alone knows of it\n"
+    )  # fmt: skip
+
+
+def test_where_there_is_nothing_yet_it_says_so(nsqflow: Here) -> None:
+    with BackgroundBroker() as broker:
+        servers = ["--lookupd", *broker.lookupd_addresses]
+        assert nsqflow("stat", "--once", *servers) == (0, "", "nsqflow: there is no topic yet\n")
+        nsqds = [*broker.nsqd_addresses, "127.0.0.1:9"]
+        https = [*broker.nsqd_http_addresses, "127.0.0.1:9"]
+        servers_one_dead = ["--nsqd", ",".join(nsqds), "--nsqd-http", ",".join(https)]
+        done = nsqflow("stat", "--once", *servers_one_dead)
+        assert (done.code, done.out) == (1, "")
+        assert done.err.splitlines() == [
+            "nsqflow: there is no topic yet",
+            "nsqflow: 127.0.0.1:9: Connection refused",
+        ]
+        broker.stop_node(0)
+        done = nsqflow("stat", "--once", *servers)
+        assert (done.code, done.out) == (0, "")
+        assert " knows no nsqd; nsqd's -lookupd-tcp-address names it\n" in done.err
 
 
 def test_an_nsqd_that_does_not_answer_is_told_of(nsqflow: Here) -> None:
@@ -137,6 +177,32 @@ def test_more_rows_than_lines_are_cut_and_counted(nowhere: Path) -> None:
             assert command.end(signal.SIGINT) == 130
     assert "topic-25" in command.shown
     assert "topic-26" not in command.shown
+
+
+@pytest.mark.parametrize(
+    ("columns", "lines", "heads"),
+    [
+        (80, 30, [head for head in HEADS if head not in WIDE]),
+        (200, 30, HEADS),
+        (80, 10, [head for head in HEADS if head not in WIDE]),
+    ],
+)
+def test_a_terminal_of_any_size_is_filled_and_not_more(
+    nowhere: Path, columns: int, lines: int, heads: list[str]
+) -> None:
+    with BackgroundBroker() as broker:
+        for number in range(30):
+            broker.create_topic(f"topic-{number:02}")
+        words = ["stat", "--lookupd", *broker.lookupd_addresses]
+        with OnTerminal(words, columns=columns, lines=lines) as command:
+            command.await_text("rows more")
+            assert command.end(signal.SIGINT) == 130
+    picture = command.shown.split("rows more")[0].splitlines()
+    assert picture[1].upper().split() == heads
+    assert len(picture) < lines
+    assert max(map(len, picture)) <= columns
+    # What is not known yet stands where the number will.
+    assert {row.index(" -", 25) for row in picture[2:-1]} == {picture[1].index("in flight") + 7}
 
 
 def test_a_dumb_terminal_gets_one_look_below_the_other(nowhere: Path, site: Site) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import signal
+import subprocess
 import threading
 import time
 from collections.abc import Iterator
@@ -13,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from nsqflow.broker import BackgroundBroker
-from tests.cli.commands import Here, OnTerminal, Running
+from tests.cli.commands import COMMAND, Here, OnTerminal, Running
 from tests.cli.sites import Site, unique
 from tests.fixtures.loops import POLL_INTERVAL
 from tests.fixtures.servers import PATIENCE
@@ -162,6 +163,27 @@ def test_it_ends_with_who_reads_it(nowhere: Path, site: Site) -> None:
         command.process.stdout.close()
         site.publish(topic, b"2")
         assert command.process.wait(PATIENCE) == 141
+
+
+def test_what_nobody_has_read_is_given_back_without_a_word(nowhere: Path, site: Site) -> None:
+    topic = unique()
+    site.create(topic, "billing")
+    words = ["tail", topic, "--channel", "billing", "--nsqd", site.nsqd[0]]
+    with subprocess.Popen(
+        [*COMMAND, *words], stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    ) as command:
+        assert command.stdout is not None
+        assert command.stderr is not None
+        site.publish(topic, b"1")
+        assert command.stdout.readline() == b"1\n"
+        command.stdout.close()
+        site.publish(topic, b"2")
+        assert command.wait(PATIENCE) == 141
+        assert command.stderr.read() == b""
+    deadline = time.monotonic() + PATIENCE
+    while not (channel := site.channel(topic, "billing")) or channel["depth"] != 1:
+        assert time.monotonic() < deadline
+        time.sleep(POLL_INTERVAL)
 
 
 def test_it_goes_on_after_nsqd_was_away(nowhere: Path) -> None:

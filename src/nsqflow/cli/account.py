@@ -26,9 +26,14 @@ class Account:
         self._began = time.monotonic()
 
     @property
+    def published(self) -> int:
+        """Messages that nsqd has stored."""
+        return self._counts[PUBLISHED]
+
+    @property
     def failed(self) -> bool:
         """Not all of them are certainly stored."""
-        return self._counts[PUBLISHED] < self._counts.total()
+        return self.published < self._counts.total()
 
     def add(self, numbers: Sequence[int], fates: Sequence[str], why: str = "") -> None:
         """Take in what became of some messages; name those that may be missing."""
@@ -40,9 +45,8 @@ class Account:
 
     def line(self) -> str:
         """Say how it is going."""
-        published = self._counts[PUBLISHED]
-        rate = published / max(time.monotonic() - self._began, 0.001)
-        return f"published {count(published, 'message')}, {rate:,.0f}/s"
+        rate = self.published / max(time.monotonic() - self._began, 0.001)
+        return f"published {count(self.published, 'message')}, {rate:,.0f}/s"
 
     def tell(self, *, json: bool) -> None:
         """Print the counts."""

@@ -14,7 +14,7 @@ import typer
 from typer.main import get_command
 
 from nsqflow.cli import DAEMONS, VERBS
-from nsqflow.cli.errors import MISUSED, guarded
+from nsqflow.cli.errors import MISUSED, guarded, plain
 from nsqflow.cli.screen import clean, note
 
 _MODULES = {
@@ -38,6 +38,8 @@ def run(words: list[str]) -> int:
 
 def complete(words: list[str]) -> int:
     """Do what the shell asks for: complete a command line, or install what asks for that."""
+    if "COMP_WORDS" in os.environ:
+        _rejoin_words()
     said = " ".join(os.environ.get(name, "") for name in ("COMP_WORDS", "_TYPER_COMPLETE_ARGS"))
     app = _make_app()
     for verb, text in VERBS.items():
@@ -47,6 +49,21 @@ def complete(words: list[str]) -> int:
         else:
             app.command(verb, help=text)(_nothing)
     return get_command(app).main(words, prog_name="nsqflow", standalone_mode=False) or 0
+
+
+def _rejoin_words() -> None:
+    """Put together what bash takes apart: an address is three words to it, one of them a colon."""
+    words, number = os.environ["COMP_WORDS"].split("\n"), int(os.environ.get("COMP_CWORD", 0))
+    joined, position, open_ended = words[:1], number, False
+    for index, word in enumerate(words[1:], 1):
+        sign = word != "" and set(word) <= {":", "="}
+        if sign or open_ended:
+            joined[-1] += word
+            position -= index <= number
+        else:
+            joined.append(word)
+        open_ended = sign
+    os.environ |= {"COMP_WORDS": "\n".join(joined), "COMP_CWORD": str(position)}
 
 
 def _make_app() -> typer.Typer:
@@ -97,20 +114,27 @@ class _OneLine(logging.Formatter):
     """What servers say is in it: it must not begin a line of its own, nor talk to a terminal."""
 
     def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802  (logging's name)
-        return clean(super().formatMessage(record))
+        return clean(plain(super().formatMessage(record)))
 
 
 @contextmanager
 def _logging(debug: bool) -> Iterator[None]:
     """Show warnings as what else we say; with --debug all there is."""
-    root, ours, handler = logging.getLogger(), logging.getLogger("nsqflow"), logging.StreamHandler()
+    root, handler = logging.getLogger(), logging.StreamHandler()
     form = "%(asctime)s %(levelname)s %(name)s: %(message)s" if debug else "nsqflow: %(message)s"
     handler.setFormatter(_OneLine(form))
-    before = ours.level
-    ours.setLevel(logging.DEBUG if debug else logging.WARNING)
+    levels = {
+        logging.getLogger("nsqflow"): logging.DEBUG if debug else logging.WARNING,
+        # It warns of sockets that were written to once more; that is for programmers.
+        logging.getLogger("asyncio"): logging.WARNING if debug else logging.ERROR,
+    }
+    before = {logger: logger.level for logger in levels}
+    for logger, level in levels.items():
+        logger.setLevel(level)
     root.addHandler(handler)
     try:
         yield
     finally:
         root.removeHandler(handler)
-        ours.setLevel(before)
+        for logger, level in before.items():
+            logger.setLevel(level)

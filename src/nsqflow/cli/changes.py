@@ -170,8 +170,14 @@ def _confirm(question: str, *, yes: bool) -> bool:
         return True
     if not (sys.stdin.isatty() and sys.stderr.isatty()):
         raise Failure(f"{question} Nobody can be asked here", "say --yes", MISUSED)
-    print(f"{question} [y/N] ", end="", file=sys.stderr, flush=True)
-    return sys.stdin.readline().strip().lower() in ("y", "yes")
+    answer = ""
+    try:
+        print(f"{question} [y/N] ", end="", file=sys.stderr, flush=True)
+        answer = sys.stdin.readline()
+    finally:
+        if not answer.endswith("\n"):  # Ctrl-C, Ctrl-D
+            print(file=sys.stderr)
+    return answer.strip().lower() in ("y", "yes")
 
 
 def _declined(what: str) -> int:
@@ -182,4 +188,4 @@ def _declined(what: str) -> int:
 def _told(deed: str, target: Target, done: list[str], cluster: Cluster) -> int:
     if done:
         print(f"{deed} {target} on {_where(done)}")
-    return complete(cluster)
+    return complete(cluster, in_vain=not done)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import ssl
 import time
 from collections.abc import Awaitable, Iterable
 from contextlib import suppress
@@ -12,27 +13,26 @@ from functools import partial
 from http.client import HTTPConnection, HTTPException, HTTPSConnection
 
 from nsqflow.admin import Lookupd
-from nsqflow.cli.cluster import Cluster, Place
+from nsqflow.cli.cluster import CLASSIC_ALONE, Cluster, Place, is_answer, is_redesigned
 from nsqflow.cli.contact import probe
-from nsqflow.cli.errors import words
-from nsqflow.cli.finding import Finding, well, wrong
+from nsqflow.cli.errors import Failure, hint_for, words
+from nsqflow.cli.finding import Finding, remarkable, well, wrong
 from nsqflow.cli.servers import Servers
 from nsqflow.cli.signals import aside
 from nsqflow.errors import ConfigError, NetworkError, NsqError, ServerError, TlsNotGrantedError
 from nsqflow.http.client import HttpClient, parse_http_address
-from nsqflow.protocol.dialect import Dialect
 from nsqflow.protocol.lookup import parse_listlookup
 
 _MAX_SKEW = 2.0  # seconds
 
-_START = "start it, or say where it is by --lookupd, --nsqd or the config file"
 _ELSEWHERE = (
     "nsqlookupd names it so: start nsqd with a -broadcast-address that can be reached from here, "
     "or set address_map in the config file"
 )
 _DISK = "see nsqd's log; make room on its disk, or mend the rights of its data path"
 _NTP = "have NTP set both clocks: messages bear the time of nsqd"
-_REDESIGNED = "this version of nsqflow speaks the classic protocol alone"
+_LOG = "its log may tell more"
+_HTTP_SIDE = "say where its HTTP API is by --nsqd-http"
 
 
 async def examine_servers(servers: Servers) -> list[Finding]:
@@ -58,57 +58,65 @@ async def _lookupd(servers: Servers, address: str) -> list[Finding]:
     lookupd = Lookupd(address, tls=servers.https, timeout=servers.timeout)
     subject = f"nsqlookupd {lookupd.address}"
     try:
-        version = (await lookupd.info()).get("version")
+        version = str((await lookupd.info()).get("version"))
+        await lookupd.nodes()  # which no other daemon would tell
         http = HttpClient(tls=servers.https, timeout=servers.timeout)
         cluster = parse_listlookup(*await http.get(address, "/listlookup"))
     except NsqError as error:
-        return [wrong(subject, _reason(error, lookupd.address), _START)]
+        return [wrong(subject, _reason(error, lookupd.address), hint_for(error) or _LOG)]
     # Only the redesigned one has others of its kind to tell of.
-    dialect = Dialect.CLASSIC if cluster is None else Dialect.REDESIGNED
-    return [_version(subject, str(version), dialect), *await _clock(servers, address)]
+    if cluster is not None or is_redesigned(version):
+        found = remarkable(subject, f"version {version}, redesigned", CLASSIC_ALONE)
+    else:
+        found = well(subject, f"version {version}, classic")
+    return [found, *await _clock(servers, address)]
 
 
 async def _nsqd(servers: Servers, place: Place) -> list[Finding]:
-    findings = [await _tcp(servers, place)]
-    http = place.http.address
-    try:
-        await place.http.ping()
-    except NetworkError as error:
-        remedy = _ELSEWHERE if place.node else "say where it is by --nsqd-http"
-        findings.append(wrong(f"HTTP of {place.address}", words(error), remedy))
-    except NsqError as error:
-        findings.append(wrong(f"HTTP of {place.address}", words(error), _DISK))
-    else:
-        findings.append(well(f"HTTP of {place.address}", f"{http}, and nsqd is well"))
-    return findings + await _clock(servers, http)
+    findings = [await _tcp(servers, place), await _http(place)]
+    return findings + await _clock(servers, place.http.address)
 
 
 async def _tcp(servers: Servers, place: Place) -> Finding:
     subject = f"nsqd {place.address}"
     try:
-        reply = await probe(servers, place.address)
+        version = (await probe(servers, place.address)).version
     except NsqError as error:
         return wrong(subject, _reason(error, place.address), _remedy(error, place))
-    return _version(subject, reply.version, reply.dialect)
+    if is_redesigned(version):
+        # What that means, its nsqlookupd has told already.
+        remedy = "" if place.node else CLASSIC_ALONE
+        return remarkable(subject, f"version {version}, redesigned", remedy)
+    return well(subject, f"version {version}, classic")
 
 
-def _version(subject: str, version: str, dialect: Dialect) -> Finding:
-    text = f"version {version}, {dialect.value}"
-    return well(subject, text) if dialect is Dialect.CLASSIC else wrong(subject, text, _REDESIGNED)
+async def _http(place: Place) -> Finding:
+    subject = f"HTTP of {place.address}"
+    try:
+        if "tcp_port" not in await place.http.info():
+            raise Failure(f"{place.http.address}: what is there is not an nsqd")
+    except NsqError as error:
+        if is_answer(error) or isinstance(error.__cause__, ssl.SSLError):
+            return wrong(subject, words(error), hint_for(error) or _LOG)
+        return wrong(subject, words(error), _ELSEWHERE if place.node else _HTTP_SIDE)
+    try:
+        await place.http.ping()
+    except NsqError as error:
+        return wrong(subject, words(error), _DISK)
+    return well(subject, f"{place.http.address}, and nsqd is well")
 
 
 def _remedy(error: NsqError, place: Place) -> str:
-    if isinstance(error, NetworkError):
-        return _ELSEWHERE if place.node else _START
     if isinstance(error, TlsNotGrantedError):
         return "give nsqd -tls-cert and -tls-key, or do without tls"
     if isinstance(error, ConfigError | ServerError):
         return "set NSQFLOW_TLS and NSQFLOW_AUTH_SECRET, or the config file, as this nsqd wants it"
-    return "is it an nsqd that listens there? its HTTP port is another one"
+    unreached = isinstance(error, NetworkError) and not isinstance(error.__cause__, ssl.SSLError)
+    return _ELSEWHERE if unreached and place.node else hint_for(error) or _LOG
 
 
 def _reason(error: NsqError, address: str) -> str:
-    return words(error).removeprefix(f"{address}: ")
+    return words(error).removeprefix(f"{address}: ").removeprefix(address)
 
 
 async def _clock(servers: Servers, address: str) -> list[Finding]:

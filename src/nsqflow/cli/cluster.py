@@ -6,19 +6,29 @@ import asyncio
 from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass
 from difflib import get_close_matches
-from typing import TypeVar
+from typing import NoReturn, TypeVar
 
-from nsqflow.admin import Lookupd, Nsqd, NsqdStats
-from nsqflow.cli.errors import Failure
+from nsqflow.admin import AdminError, Lookupd, Nsqd, NsqdStats
+from nsqflow.cli.errors import Failure, words
 from nsqflow.cli.servers import Servers
 from nsqflow.errors import NsqError
+from nsqflow.protocol.dialect import Dialect, dialect_of_version
 from nsqflow.protocol.lookup import Node, join_address
 
 D = TypeVar("D")
 T = TypeVar("T")
 
+CLASSIC_ALONE = (
+    "this version of nsqflow lists its topics, channels and nodes by --lookupd; "
+    "all else it does with the classic NSQ alone"
+)
+
 _AT_ONCE = 32  # requests; a cluster may have hundreds of nsqd
 _SHOWN = 5  # names in a hint
+_PORT_ABOVE = (
+    "is it running? its HTTP API is taken to be at the port above --nsqd, unless --nsqd-http says "
+    "where; 'nsqflow broker' starts one"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +92,12 @@ class Cluster:
         async def ask(place: Place) -> NsqdStats:
             return await place.http.stats(topic, include_clients=False)
 
-        return await self._ask(await self.places(), ask)
+        answers = await self._ask(await self.places(), ask)
+        for place, stats in answers:
+            # It counts bytes where we count messages, and each copy of a topic.
+            if is_redesigned(stats.version):
+                raise redesigned(place.address, stats.version)
+        return answers
 
     async def each(
         self, daemons: Iterable[D], act: Callable[[D], Awaitable[T]]
@@ -101,10 +116,17 @@ class Cluster:
         self.troubles += [answer for answer in answers if isinstance(answer, NsqError)]
         return [answer for answer in answers if not isinstance(answer, NsqError)]
 
+    def give_up(self) -> NoReturn:
+        """Raise the last of the troubles, where nobody has answered."""
+        error = self.troubles.pop()
+        if self.lookupds or self.servers.nsqd_http or is_answer(error):
+            raise error
+        raise Failure(words(error), _PORT_ABOVE) from error
+
     async def _ask(self, daemons: list[D], act: Callable[[D], Awaitable[T]]) -> list[tuple[D, T]]:
         answers = await self.each(daemons, act)
         if daemons and not answers:
-            raise self.troubles.pop()
+            self.give_up()
         return answers
 
     def _known_place(self, node: Node) -> Place:
@@ -114,6 +136,26 @@ class Cluster:
     def _place(self, address: str, http: str, node: Node | None = None) -> Place:
         nsqd = Nsqd(http, tls=self.servers.https, timeout=self.servers.timeout)
         return Place(address, nsqd, node)
+
+
+def is_answer(error: NsqError) -> bool:
+    """Tell whether a daemon of the right kind has answered, and would not do what was asked."""
+    return isinstance(error, AdminError) and error.status not in (200, 404)
+
+
+def is_redesigned(version: str) -> bool:
+    """Tell whether a daemon is of the redesigned NSQ, by its version."""
+    return dialect_of_version(version) is Dialect.REDESIGNED
+
+
+def redesigned(where: str, version: str) -> Failure:
+    """Say that this is a server of the redesigned NSQ, and what can be done with it."""
+    return Failure(f"{where} is of the redesigned NSQ (version {version})", CLASSIC_ALONE)
+
+
+def no_nsqd(servers: Servers) -> Failure:
+    """Say that nsqlookupd knows no nsqd."""
+    return Failure(f"{servers} knows no nsqd", "nsqd's -lookupd-tcp-address names it")
 
 
 def unknown_topic(topic: str, topics: list[str]) -> Failure:

@@ -4,26 +4,23 @@ from __future__ import annotations
 
 import asyncio
 
-from nsqflow.cli.cluster import Cluster
-from nsqflow.cli.errors import Failure
+from nsqflow.cli.cluster import Cluster, is_redesigned, no_nsqd, redesigned
+from nsqflow.cli.errors import Failure, exit_code, hint_for, words
 from nsqflow.cli.servers import Servers
 from nsqflow.client.config import ClientConfig
 from nsqflow.client.connection import Connection
-from nsqflow.errors import NsqError
+from nsqflow.errors import ConfigError, NsqError
 from nsqflow.protocol import AnswerFailed, CommandFailed, IdentifyReply, MessageBatch, Receipt
 
 
 async def reach(servers: Servers) -> int:
     """Tell how many nsqd there are to talk to; raise if there are none, and why."""
     if servers.lookupd:
-        places = await Cluster(servers).places()
-        if not places:
-            raise Failure(f"{servers} knows no nsqd", "nsqd's -lookupd-tcp-address names it")
-        return len(places)
+        return await _ask_lookupd(servers)
     answers = await asyncio.gather(
-        *(probe(servers, address) for address in servers.nsqd), return_exceptions=True
+        *(_greet(servers, address) for address in servers.nsqd), return_exceptions=True
     )
-    errors = [answer for answer in answers if isinstance(answer, BaseException)]
+    errors = [answer for answer in answers if answer is not None]
     if len(errors) == len(answers):
         raise errors[0]
     return len(answers) - len(errors)
@@ -35,9 +32,35 @@ async def probe(servers: Servers, address: str) -> IdentifyReply:
     connection = Connection(address, config, _Nobody(), config.ssl_context())
     try:
         await connection.open()
-        return connection.reply
+    except ConfigError:
+        # It says who it is before a client turns away from it.
+        if not is_redesigned(connection.reply.version):
+            raise
     finally:
         await connection.drop()
+    return connection.reply
+
+
+async def _ask_lookupd(servers: Servers) -> int:
+    places = await Cluster(servers).places()
+    if not places:
+        raise no_nsqd(servers)
+    versions = [place.node.version for place in places if place.node]
+    classic = [version for version in versions if not is_redesigned(version)]
+    if not classic:
+        raise redesigned(str(servers), versions[0])
+    return len(classic)
+
+
+async def _greet(servers: Servers, address: str) -> None:
+    """See whether there is an nsqd that will do; raise what is wrong with it, and where."""
+    try:
+        reply = await probe(servers, address)
+    except NsqError as error:
+        text = f"{address}: {words(error).removeprefix(f'{address}: ')}"
+        raise Failure(text, hint_for(error), exit_code(error)) from error
+    if is_redesigned(reply.version):
+        raise redesigned(address, reply.version)
 
 
 class _Nobody:

@@ -50,9 +50,10 @@ def doctor(
             emit(asdict(finding))
         else:
             _show(finding)
-    bad = sum(finding.state == WRONG for finding in findings)
+    bad, remarked = (sum(finding.state == state for finding in findings) for state in (WRONG, NOTE))
     if not json:
-        print(f"{count(bad, 'thing')} to mend" if bad else "all is well")
+        good = f"nothing to mend, {count(remarked, 'note')}" if remarked else "all is well"
+        print(f"{count(bad, 'thing')} to mend" if bad else good)
     return errors.FAILED if bad else errors.OK
 
 

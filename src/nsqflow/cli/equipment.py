@@ -14,6 +14,8 @@ from nsqflow.spark.store import open_store
 
 _NEEDED = {"pyspark": (4, 2), "pyarrow": (18, 0)}
 _INSTALL = "pip install -U 'nsqflow[spark]'"
+_INSTALL_S3 = "pip install -U 'nsqflow[s3]'"
+_ANOTHER_PLACE = "choose a place that every executor may write to"
 
 
 def examine_equipment() -> list[Finding]:
@@ -32,9 +34,9 @@ def examine_spool(location: str) -> Finding:
     try:
         open_store(location).probe()
     except ConfigError as error:
-        return wrong("spool", str(error), "choose a place that every executor may write to")
-    except ModuleNotFoundError as error:
-        return wrong("spool", f"{location} needs {error.name}", "pip install 'nsqflow[s3]'")
+        # It is the place that is wrong, or what is needed to reach any of its kind.
+        at_fault = str(error).startswith("spoolLocation")
+        return wrong("spool", str(error), _ANOTHER_PLACE if at_fault else _INSTALL_S3)
     return well("spool", f"{location} can be written to, and creates exclusively")
 
 

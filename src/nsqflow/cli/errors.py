@@ -19,6 +19,7 @@ from nsqflow.errors import (
     DiscoveryError,
     NetworkError,
     NsqError,
+    RemoteProtocolError,
     RequestTimeout,
     TlsNotGrantedError,
     UnauthorizedError,
@@ -39,17 +40,32 @@ TERMINATED = 143
 """SIGTERM."""
 
 _UNREACHABLE = "is it running? --lookupd and --nsqd say where; 'nsqflow broker' starts one"
+_HTTP_PORT = "is that the right port? over HTTP nsqlookupd is at 4161 and nsqd at 4151, as a rule"
+_TCP_PORT = "nsqd listens for clients at port 4150, as a rule"
+_NAME = (
+    "is the name right? where nsqlookupd gives one that means nothing here, address_map in the "
+    "config file says what it means"
+)
+_NO_TLS = "does it speak TLS there? https:// in an address, and tls in the config file, ask for it"
+_WANTS_TLS = "https:// in an address, and tls in the config file, ask for it"
+_TRUST = "tls_ca_file in the config file says whom to trust"
 _SECRET = "the secret is taken from NSQFLOW_AUTH_SECRET, or as the config file says"
 _HINTS: dict[type[NsqError], str] = {
     NetworkError: _UNREACHABLE,
     RequestTimeout: _UNREACHABLE,
-    DiscoveryError: _UNREACHABLE,
+    DiscoveryError: _HTTP_PORT,
+    RemoteProtocolError: _TCP_PORT,
     TlsNotGrantedError: "that nsqd was started without certificates; set tls = false",
     AuthFailedError: _SECRET,
     AuthError: _SECRET,
     UnauthorizedError: _SECRET,
 }
+
+# What asyncio and OpenSSL add for programmers.
 _DIALLED = re.compile(r"\[Errno (\d+)\] Connect call failed \([^)]*\)")
+_FOR_PROGRAMMERS = re.compile(r"\[(?:Errno -?\d+|SSL[^]]*)\] | \(_ssl\.c:\d+\)")
+# How nsqd says so to clients, over HTTP, and where HTTP is asked for on the port of HTTPS.
+_TLS_REQUIRED = re.compile(r"\(TLS required\)|TLS_REQUIRED|HTTPS server")
 _EXTRAS = {
     **dict.fromkeys(("rich", "typer"), "cli"),
     **dict.fromkeys(("pyarrow", "pyspark"), "spark"),
@@ -100,21 +116,55 @@ def tell(error: Exception, *, debug: bool = False) -> int:
     """Say on stderr what went wrong, in one line; gives the exit code."""
     if debug:
         traceback.print_exception(error)
-    if isinstance(error, Failure):
-        note(error.text + (f"; {error.hint}" if error.hint else ""))
-        return error.code
-    note(_line(error))
-    return MISUSED if isinstance(error, ConfigError) else FAILED
+    note(line(error))
+    return exit_code(error)
 
 
 def words(error: NsqError) -> str:
-    """Say what went wrong, with the system's own words where asyncio has others."""
-    return _DIALLED.sub(lambda match: os.strerror(int(match[1])), str(error))
+    """Say what went wrong, as a person would put it."""
+    return plain(str(error))
 
 
-def _line(error: Exception) -> str:
+def plain(text: str) -> str:
+    """Put what the system says in its own words, without numbers and places in the source."""
+    text = _DIALLED.sub(lambda match: os.strerror(int(match[1])), text)
+    return _FOR_PROGRAMMERS.sub("", text)
+
+
+def hint_for(error: NsqError) -> str:
+    """Say what to do about an error; nothing where it says all there is to say."""
+    # Not loaded before there is an error: shells ask for completions all the time.
+    import socket
+    import ssl
+
+    from nsqflow.admin import AdminError
+    from nsqflow.http.client import NoAnswer
+
+    cause = error.__cause__
+    if isinstance(error, Failure):
+        return error.hint
+    if isinstance(cause, ssl.SSLError):
+        return _TRUST if isinstance(cause, ssl.SSLCertVerificationError) else _NO_TLS
+    if _TLS_REQUIRED.search(str(error)):
+        return _WANTS_TLS
+    if isinstance(cause, socket.gaierror):
+        return _NAME
+    if isinstance(error, NoAnswer) or (isinstance(error, AdminError) and error.status == 404):
+        return _HTTP_PORT
+    return next((_HINTS[kind] for kind in type(error).__mro__ if kind in _HINTS), "")
+
+
+def exit_code(error: Exception) -> int:
+    """Give the exit code of a verb that ends with this error."""
+    if isinstance(error, Failure):
+        return error.code
+    return MISUSED if isinstance(error, ConfigError) else FAILED
+
+
+def line(error: Exception) -> str:
+    """Say what went wrong, and what to do about it."""
     if isinstance(error, NsqError):
-        hint = next((_HINTS[kind] for kind in type(error).__mro__ if kind in _HINTS), "")
+        hint = hint_for(error)
         return words(error) + (f"; {hint}" if hint else "")
     if isinstance(error, ModuleNotFoundError) and error.name:
         package = error.name.partition(".")[0]

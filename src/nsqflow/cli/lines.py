@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import AsyncIterator
+from itertools import takewhile
 
 from nsqflow.cli.errors import MISUSED, Failure
 
@@ -23,27 +24,32 @@ async def read(descriptor: int) -> AsyncIterator[bytes]:
 
 async def read_lines(descriptor: int, most: int) -> AsyncIterator[list[bytes]]:
     """Give the lines, those that are there together; none may have more than ``most`` bytes."""
-    rest, number = b"", 0
+    rest, number = bytearray(), 0  # the beginning of a line, and how many there were before it
     async for data in read(descriptor):
-        *lines, rest = (rest + data).split(b"\n")
-        number += len(lines)
-        if len(rest) > most:
-            raise Failure(f"line {number + 1} has more than {most:,} bytes", code=MISUSED)
-        if lines:
-            yield lines
+        rest += data
+        size, lines = len(rest), list[bytes]()
+        if b"\n" in data:
+            *lines, last = bytes(rest).split(b"\n")
+            rest = bytearray(last)
+        short = lines if size <= most else [*takewhile(lambda line: len(line) <= most, lines)]
+        if short:
+            yield short
+        number += len(short)
+        if len(short) < len(lines) or len(rest) > most:
+            text = f"line {number + 1} has more than {most:,} bytes"
+            raise Failure(f"{text}; it and what follows is not sent")
     if rest:
-        yield [rest]
+        yield [bytes(rest)]
 
 
 async def read_whole(descriptor: int, most: int) -> bytes:
     """Give all of it; it may have no more than ``most`` bytes."""
-    pieces, size = [], 0
+    whole = bytearray()
     async for data in read(descriptor):
-        pieces.append(data)
-        size += len(data)
-        if size > most:
+        whole += data
+        if len(whole) > most:
             raise Failure(f"a message of more than {most:,} bytes", code=MISUSED)
-    return b"".join(pieces)
+    return bytes(whole)
 
 
 async def _readable(descriptor: int) -> None:

@@ -7,9 +7,9 @@ from typing import Annotated, Any
 import typer
 
 from nsqflow.admin import NsqdStats
-from nsqflow.cli.cluster import Cluster, Place
+from nsqflow.cli.cluster import Cluster, Place, is_redesigned, no_nsqd
 from nsqflow.cli.completion import TopicArgument
-from nsqflow.cli.errors import FAILED, OK, words
+from nsqflow.cli.errors import FAILED, OK, line, words
 from nsqflow.cli.screen import emit, note, show_table
 from nsqflow.cli.servers import ConfigOption, LookupdOption, NsqdHttpOption, NsqdOption, Servers
 from nsqflow.cli.signals import run
@@ -82,13 +82,15 @@ def nodes(
             emit(node)
     else:
         show_table(list(_COLUMNS), [list(node.values()) for node in found])
+    if not found:
+        note(line(no_nsqd(cluster.servers)))
     return complete(cluster)
 
 
-def complete(cluster: Cluster) -> int:
-    """Tell which daemons gave no answer; gives the exit code."""
+def complete(cluster: Cluster, *, in_vain: bool = False) -> int:
+    """Tell which daemons gave no answer, with hints if none did; gives the exit code."""
     for trouble in cluster.troubles:
-        note(words(trouble))
+        note(line(trouble) if in_vain else words(trouble))
     return FAILED if cluster.troubles else OK
 
 
@@ -103,7 +105,7 @@ async def _nodes(cluster: Cluster) -> list[dict[str, Any]]:
     places = await cluster.places()
     answers = dict(await cluster.each(places, ask))
     if places and not answers and not cluster.lookupds:
-        raise cluster.troubles.pop()
+        cluster.give_up()
     return [
         _reached(place, *answers[place]) if place in answers else _unreached(place)
         for place in places
@@ -111,8 +113,10 @@ async def _nodes(cluster: Cluster) -> list[dict[str, Any]]:
 
 
 def _reached(place: Place, host: str, stats: NsqdStats) -> dict[str, Any]:
+    topics = {topic.name for topic in stats.topics}  # a redesigned nsqd has a row per partition
     depth = sum(topic.depth + sum(c.depth for c in topic.channels) for topic in stats.topics)
-    return _node(place, host, stats.version, len(stats.topics), depth, stats.health)
+    waiting = None if is_redesigned(stats.version) else depth  # which would be in bytes
+    return _node(place, host, stats.version, len(topics), waiting, stats.health)
 
 
 def _unreached(place: Place) -> dict[str, Any]:

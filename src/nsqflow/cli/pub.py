@@ -3,30 +3,41 @@
 from __future__ import annotations
 
 import asyncio
+import logging
+import math
 import os
 import sys
 from collections.abc import AsyncGenerator, Awaitable, Iterator
 from contextlib import aclosing, contextmanager
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, BinaryIO
 
 import typer
 
 from nsqflow.cli.account import PUBLISHED, REFUSED, UNCERTAIN, Account
 from nsqflow.cli.completion import TopicArgument
 from nsqflow.cli.contact import reach
-from nsqflow.cli.errors import FAILED, MISUSED, OK, Failure, words
+from nsqflow.cli.errors import FAILED, MISUSED, OK, Failure, hint_for, line, words
 from nsqflow.cli.lines import read_lines, read_whole
 from nsqflow.cli.screen import Progress, note
 from nsqflow.cli.servers import ConfigOption, LookupdOption, NsqdHttpOption, NsqdOption, Servers
 from nsqflow.cli.signals import run, ticking
 from nsqflow.client.producer import Producer
-from nsqflow.errors import BadBodyError, BadMessageError, NsqError, PublishUncertain
+from nsqflow.errors import (
+    BadBodyError,
+    BadMessageError,
+    ConfigError,
+    NsqError,
+    PublishUncertain,
+    ServerError,
+    TlsNotGrantedError,
+)
 from nsqflow.protocol.names import check_topic
 
 # How large a message may be is nsqd's to say; this bounds what is read into memory.
 _MAX_MESSAGE = 32 * 1024 * 1024
 _AT_ONCE = 500  # deferred messages: there is no command that takes many
+_MAX_DELAY = 1e9  # seconds; what nsqd takes of that is its -max-req-timeout
 
 Batch = list[tuple[int, bytes]]
 """Messages, each with its number in what they were read from."""
@@ -55,7 +66,9 @@ def pub(
     ] = None,
     timeout: Annotated[
         float,
-        typer.Option("--timeout", metavar="SECONDS", min=0.1, help="How long nsqd may take."),
+        typer.Option(
+            "--timeout", metavar="SECONDS", min=0.1, max=3600, help="How long nsqd may take."
+        ),
     ] = 30.0,
     json: Annotated[bool, typer.Option("--json", help="Tell the counts as a JSON object.")] = False,
     lookupd: LookupdOption = None,
@@ -74,6 +87,7 @@ def pub(
       $ echo '{"id": 3}' | nsqflow pub orders --delay 0.5
     """
     check_topic(topic)
+    _check_seconds(delay, timeout)
     servers = Servers.of(lookupd, nsqd, nsqd_http, config)
     account = Account(topic, "argument" if body else "line")
     with _batches(body or [], file, whole, account) as batches:
@@ -83,6 +97,14 @@ def pub(
             if account.begun:
                 account.tell(json=json)
     return FAILED if account.failed else OK
+
+
+def _check_seconds(delay: float | None, timeout: float) -> None:
+    # Typer's own bounds let pass what is not a number.
+    if not 0 <= (delay or 0) < _MAX_DELAY:
+        raise ConfigError(f"--delay {delay!r}; allowed are 0 to below {_MAX_DELAY:.0f} seconds")
+    if math.isnan(timeout):
+        raise ConfigError(f"--timeout {timeout!r}; allowed are 0.1 to 3600 seconds")
 
 
 @contextmanager
@@ -99,8 +121,15 @@ def _batches(
             note("each line is a message; Ctrl-D ends")
         yield _of_file(sys.stdin.fileno(), whole, account)
     else:
-        with file.open("rb") as opened:
+        with _opened(file) as opened:
             yield _of_file(opened.fileno(), whole, account)
+
+
+def _opened(file: Path) -> BinaryIO:
+    try:
+        return file.open("rb")
+    except OSError as error:
+        raise Failure(f"{file}: {error.strerror}", code=MISUSED) from None
 
 
 def _arguments(bodies: list[str]) -> Batch:
@@ -138,26 +167,47 @@ async def _publish(
     async with aclosing(batches):
         await reach(servers)
         account.begun = True
-        async with Producer(
-            servers.nsqd,
-            lookupd=servers.lookupd,
-            publish_timeout=timeout,
-            max_msg_size=_MAX_MESSAGE,
-            max_body_size=2 * _MAX_MESSAGE,
-            **servers.client_options(),
-        ) as producer:
-            with ticking(Progress(account.line)):
-                async for batch in batches:
-                    if not await _send(producer, topic, batch, delay, account):
-                        return
+        with _told_once():
+            async with _producer(servers, timeout) as producer:
+                with ticking(Progress(account.line)):
+                    async for batch in batches:
+                        if not await _send(producer, topic, batch, delay, account):
+                            return
+
+
+def _producer(servers: Servers, timeout: float) -> Producer:
+    return Producer(
+        servers.nsqd,
+        lookupd=servers.lookupd,
+        publish_timeout=timeout,
+        max_msg_size=_MAX_MESSAGE,
+        max_body_size=2 * _MAX_MESSAGE,
+        **servers.client_options(),
+    )
+
+
+@contextmanager
+def _told_once() -> Iterator[None]:
+    """Keep the client from warning of what the account says of the messages themselves."""
+
+    def is_news(record: logging.LogRecord) -> bool:
+        causes = record.args if isinstance(record.args, tuple) else ()
+        return not any(isinstance(cause, ServerError | TlsNotGrantedError) for cause in causes)
+
+    logger = logging.getLogger("nsqflow.client.endpoint")
+    if not logger.isEnabledFor(logging.DEBUG):
+        logger.addFilter(is_news)
+    try:
+        yield
+    finally:
+        logger.removeFilter(is_news)
 
 
 async def _send(
     producer: Producer, topic: str, batch: Batch, delay: float | None, account: Account
 ) -> bool:
     """Publish a batch and account for it; tells whether there is sense in going on."""
-    size = _AT_ONCE if delay is not None else max(1, len(batch))
-    for some in (batch[i : i + size] for i in range(0, len(batch), size)):
+    for some in _turns(batch, delay, account):
         numbers, bodies = [number for number, _ in some], [body for _, body in some]
         try:
             fates, error = await _outcomes(producer, topic, bodies, delay)
@@ -167,9 +217,23 @@ async def _send(
         account.add(numbers, fates, words(error) if error else "")
         # One message that is too large says nothing of those behind it.
         if error is not None and not isinstance(error, BadMessageError | BadBodyError):
-            note(f"stopped: nothing after {account.unit} {numbers[-1]} was sent")
+            text = f"stopped: nothing after {account.unit} {numbers[-1]} was sent"
+            note(line(Failure(text, hint_for(error))))
             return False
     return True
+
+
+def _turns(batch: Batch, delay: float | None, account: Account) -> Iterator[Batch]:
+    """Give what is published at a time: all of it, if there is a command that takes so many."""
+    if delay is None:
+        yield batch
+        return
+    start = 0
+    while start < len(batch):
+        # A delay that nsqd does not take would cost a connection for every message.
+        size = _AT_ONCE if account.published else 1
+        yield batch[start : start + size]
+        start += size
 
 
 async def _outcomes(

@@ -122,7 +122,8 @@ class Progress:
 
 
 def _numeric(heads: Sequence[str], rows: Rows) -> list[bool]:
-    return [any(isinstance(row[i], int | float) for row in rows) for i in range(len(heads))]
+    # What is not known yet keeps its side of the column.
+    return [not any(isinstance(row[i], str) for row in rows) for i in range(len(heads))]
 
 
 def _text(cell: Cell) -> str:

@@ -88,7 +88,7 @@ class Servers:
     ) -> Self:
         """Take what the options say, else the environment, else the config file."""
         given = {"lookupd": lookupd, "nsqd": nsqd, "nsqd_http": nsqd_http}
-        said = {name: _split(texts) for name, texts in given.items() if texts}
+        said = {name: _split(name, texts) for name, texts in given.items() if texts}
         settings = read_settings(said, config)
         values = settings.values
         found = {name: values.get(name, ()) for name in given}
@@ -136,14 +136,20 @@ class Servers:
         return map_address(address, self.address_map)
 
 
-def _split(texts: list[str]) -> tuple[str, ...]:
-    return tuple(part.strip() for text in texts for part in text.split(",") if part.strip())
+def _split(name: str, texts: list[str]) -> tuple[str, ...]:
+    parts = [part.strip() for text in texts for part in text.split(",")]
+    # As of a variable of the shell that is not set: who meant some server must not get another.
+    if not any(parts):
+        raise ConfigError(f"--{name.replace('_', '-')} names no server; give it HOST:PORT")
+    return tuple(filter(None, parts))
 
 
 def _check(found: Mapping[str, tuple[str, ...]], origins: Mapping[str, str]) -> None:
     lookupd, nsqd, nsqd_http = found["lookupd"], found["nsqd"], found["nsqd_http"]
     if lookupd and nsqd:
         raise ConfigError(f"both {origins['lookupd']} and {origins['nsqd']}; give one of the two")
+    if nsqd_http and not nsqd:
+        raise ConfigError(f"{origins['nsqd_http']} without --nsqd; it names the HTTP side of these")
     if nsqd_http and len(nsqd_http) != len(nsqd):
         raise ConfigError(
             f"{origins['nsqd_http']} has {len(nsqd_http)} addresses for {len(nsqd)} nsqd; "

@@ -31,7 +31,9 @@ def _addresses(value: object) -> tuple[str, ...]:
     texts = value.split(",") if isinstance(value, str) else value
     if not isinstance(texts, list | tuple) or not all(isinstance(text, str) for text in texts):
         raise ValueError
-    return tuple(text.strip() for text in texts if text.strip())
+    if not (addresses := tuple(text.strip() for text in texts if text.strip())):
+        raise ValueError
+    return addresses
 
 
 def _flag(value: object) -> bool:
@@ -151,7 +153,7 @@ def _read(where: str, key: str, value: object) -> Any:
         return _KEYS[key].read(value)
     except ValueError:
         # An address may have a password in it.
-        shown = "" if key == "lookupd" else f" {value!r}"
+        shown = "" if key in ("lookupd", "nsqd_http") else f" {value!r}"
         raise ConfigError(f"{where}{shown}; allowed is {_KEYS[key].allowed}") from None
 
 

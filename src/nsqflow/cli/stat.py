@@ -13,10 +13,10 @@ from typing import Annotated, Any
 
 import typer
 
-from nsqflow.cli.cluster import Cluster
+from nsqflow.cli.cluster import Cluster, no_nsqd, unknown_topic
 from nsqflow.cli.completion import complete_topic
 from nsqflow.cli.counts import Counts, Key, Rates, rates, sum_up
-from nsqflow.cli.errors import FAILED, OK, words
+from nsqflow.cli.errors import FAILED, OK, Failure, line, words
 from nsqflow.cli.screen import (
     Cell,
     clean,
@@ -78,14 +78,12 @@ def stat(
     """
     names = [check_topic(topic) for topic in topics or ()]
     watch = Watch(Cluster(Servers.of(lookupd, nsqd, nsqd_http, config)), names)
-    look = run(watch.look(), f"asking {watch.cluster.servers}")
+    look, remarks = run(watch.begin(), f"asking {watch.cluster.servers}")
+    for remark in remarks:
+        note(line(remark))
     if once:
-        write = _write_json if json else _write_plain
-        write(look)
-        missing = [name for name in names if (name, None) not in look.counts]
-        for name in missing:
-            note(f"there is no topic {name!r}")
-        return FAILED if look.troubles or missing else OK
+        (_write_json if json else _write_plain)(look)
+        return FAILED if look.troubles or (names and remarks) else OK
     with _showing(as_json=json) as show:
         run(watch.follow(look, interval, show))
     return OK
@@ -113,6 +111,19 @@ class Watch:
         self._counts: dict[Key, Counts] = {}
         self._at = 0.0
 
+    async def begin(self) -> tuple[Look, list[Failure]]:
+        """Look once; tells also what is not to be seen, and why."""
+        look = await self.look()
+        missing = [name for name in self._topics if (name, None) not in look.counts]
+        if look.counts and not missing:
+            return look, []
+        if not await self.cluster.places():
+            return look, [no_nsqd(self.cluster.servers)]
+        known = await self.cluster.topics()
+        if not known:
+            return look, [Failure("there is no topic yet")]
+        return look, [_not_there(name, known) for name in missing]
+
     async def look(self) -> Look:
         """Look once; raises if nobody answers."""
         self.cluster.troubles.clear()
@@ -138,6 +149,12 @@ class Watch:
             except NsqError as error:
                 troubles = [words(error), *map(words, self.cluster.troubles)]
                 look = Look(time.time(), look.servers, {}, {}, troubles)
+
+
+def _not_there(topic: str, known: list[str]) -> Failure:
+    if topic in known:
+        return Failure(f"no nsqd has topic {topic} yet", "nsqlookupd alone knows of it")
+    return unknown_topic(topic, known)
 
 
 @contextmanager
@@ -174,7 +191,8 @@ def _picture(look: Look, width: int, height: int) -> Any:
 
 
 def _write_plain(look: Look) -> None:
-    show_table(*_table(look, console().width if on_terminal() else None))
+    if look.counts:
+        show_table(*_table(look, console().width if on_terminal() else None))
     for trouble in look.troubles:
         note(trouble)
 
@@ -218,7 +236,7 @@ def _row(topic: str, channel: str | None, counts: Counts, rate: Rates | None) ->
     if channel is None:
         # What only a channel has is left open.
         return [
-            *(topic + paused, None, counts.depth, None, None, come, gone),
+            *(topic + paused, "-", counts.depth, None, None, come, gone),
             *(None, None, None, counts.nsqds),
         ]
     return [

@@ -111,7 +111,11 @@ class Feed:
     async def _show(self, consumer: Consumer) -> None:
         async for batch in consumer.batches(_BATCH, max_wait=0):
             shown = batch if self._left is None else batch[: self._left]
-            self._rendering(shown)
+            try:
+                self._rendering(shown)
+            except BaseException:  # nobody reads it any more
+                batch.requeue(0, backoff=False)
+                raise
             for message in batch[len(shown) :]:
                 message.requeue(0, backoff=False)
             batch.finish()

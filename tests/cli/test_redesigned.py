@@ -1,0 +1,147 @@
+"""The verbs on a cluster of the redesigned NSQ: it is known by what it answers, and let alone."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import NamedTuple
+
+import pytest
+
+from nsqflow.protocol import Dialect, Identify, IdentifyReply
+from tests.cli.commands import Result, run
+from tests.fixtures.loops import asynchronous
+from tests.fixtures.scripted import Answer, ScriptedLookupd, ScriptedNsqd
+
+pytestmark = pytest.mark.usefixtures("nowhere")
+
+VERSION = "0.3.7-HA.1.9.7"
+STATEMENT = (
+    "this version of nsqflow lists its topics, channels and nodes by --lookupd; "
+    "all else it does with the classic NSQ alone"
+)
+LISTLOOKUP = {
+    "lookupdleader": {"NodeIP": "127.0.0.1", "HttpPort": "4161", "TcpPort": "4160"},
+    "lookupdnodes": [{"NodeIP": "127.0.0.1", "HttpPort": "4161", "TcpPort": "4160"}],
+}
+# A topic of two partitions: each has a row of its own, and its depth is in bytes.
+PARTITION = {"topic_name": "orders", "depth": 4096, "is_leader": True, "channels": []}
+STATS = {
+    "version": VERSION,
+    "health": "OK",
+    "topics": [PARTITION | {"topic_partition": number} for number in ("0", "1")],
+}
+
+
+class Redesigned(NamedTuple):
+    """A cluster of one nsqlookupd and one nsqd."""
+
+    lookupd: ScriptedLookupd
+    nsqd: ScriptedNsqd
+    http: ScriptedLookupd
+
+    @property
+    def directly(self) -> list[str]:
+        return ["--nsqd", self.nsqd.address, "--nsqd-http", self.http.address]
+
+    @property
+    def through_lookupd(self) -> list[str]:
+        return ["--lookupd", self.lookupd.address]
+
+
+def answer(value: object) -> Answer:
+    return 200, json.dumps(value).encode()
+
+
+@asynccontextmanager
+async def redesigned(version: str = VERSION) -> AsyncIterator[Redesigned]:
+    """Start one; ``version`` is what its nsqlookupd says of itself."""
+    http = ScriptedLookupd({"/ping": (200, b"OK"), "/stats": answer(STATS)})
+    nsqd = ScriptedNsqd(IdentifyReply(version=VERSION), Dialect.REDESIGNED)
+    lookupd = ScriptedLookupd(
+        {
+            "/info": answer({"version": version, "ha_support": True}),
+            "/listlookup": answer(LISTLOOKUP),
+            "/ping": (200, b"OK"),
+            "/topics": answer({"topics": ["orders"]}),
+            "/channels": answer({"channels": ["billing"]}),
+        }
+    )
+    async with http, nsqd, lookupd:
+        ports = {"tcp_port": int(nsqd.address.split(":")[1])}
+        ports["http_port"] = int(http.address.split(":")[1])
+        assert isinstance(http.answers, dict)
+        assert isinstance(lookupd.answers, dict)
+        http.answers["/info"] = answer({"version": VERSION, "hostname": "vm", **ports})
+        node = {"broadcast_address": "127.0.0.1", "hostname": "vm", "version": VERSION, **ports}
+        lookupd.answers["/nodes"] = answer({"producers": [node]})
+        yield Redesigned(lookupd, nsqd, http)
+
+
+async def command(*words: str) -> Result:
+    """Run a command while the servers go on."""
+    return await asyncio.to_thread(run, *words)
+
+
+@pytest.mark.parametrize("version", [VERSION, "1.0"])
+@asynchronous
+async def test_doctor_names_it_and_says_what_works(version: str) -> None:
+    async with redesigned(version) as cluster:
+        done = await command("doctor", *cluster.through_lookupd)
+    assert (done.code, done.err) == (0, "")
+    lookupd, nsqd = cluster.lookupd.address, cluster.nsqd.address
+    assert f"note   nsqlookupd {lookupd}: version {version}, redesigned\n" in done.out
+    assert done.out.count(f"\n       {STATEMENT}\n") == 1
+    assert f"note   nsqd {nsqd}: version {VERSION}, redesigned\n" in done.out
+    assert f"ok     HTTP of {nsqd}: {cluster.http.address}, and nsqd is well\n" in done.out
+    assert done.out.endswith("nothing to mend, 2 notes\n")
+
+
+@asynchronous
+async def test_doctor_knows_an_nsqd_of_it_without_nsqlookupd() -> None:
+    async with redesigned() as cluster:
+        done = await command("doctor", "--json", *cluster.directly)
+    found = {each["subject"]: each for each in map(json.loads, done.out.splitlines())}
+    finding = found[f"nsqd {cluster.nsqd.address}"]
+    assert (done.code, finding["state"]) == (0, "note")
+    assert finding["text"] == f"version {VERSION}, redesigned"
+    assert finding["remedy"] == STATEMENT
+
+
+@asynchronous
+async def test_what_it_has_is_listed() -> None:
+    async with redesigned() as cluster:
+        servers = cluster.through_lookupd
+        assert await command("topics", *servers) == (0, "orders\n", "")
+        assert await command("channels", "orders", *servers) == (0, "billing\n", "")
+        done = await command("nodes", "--json", *servers)
+    node = json.loads(done.out)
+    assert (node["nsqd"], node["version"]) == (cluster.nsqd.address, VERSION)
+    assert (node["topics"], node["depth"]) == (1, None)
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["pub", "orders", "x"],
+        ["tail", "orders", "-n", "1"],
+        ["stat", "--once"],
+        ["delete", "orders", "--yes"],
+        ["empty", "orders", "billing", "--yes"],
+        ["pause", "orders"],
+    ],
+)
+@asynchronous
+async def test_what_would_do_harm_is_refused_in_one_line(words: list[str]) -> None:
+    async with redesigned() as cluster:
+        for servers in (cluster.through_lookupd, cluster.directly):
+            done = await command(*words, *servers)
+            assert (done.code, done.out) == (1, "")
+            [line] = done.err.splitlines()
+            assert f"is of the redesigned NSQ (version {VERSION})" in line
+            assert line.endswith(f"; {STATEMENT}")
+        asked = [request.path for request in (*cluster.lookupd.requests, *cluster.http.requests)]
+        assert not [path for path in asked if path.startswith(("/topic/", "/channel/"))]
+        assert {type(each) for each in cluster.nsqd.commands} <= {Identify}
