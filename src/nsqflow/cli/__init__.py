@@ -28,6 +28,7 @@ SECTIONS = {
     },
     "Pipelines on Spark": {
         "run": "run a pipeline file",
+        "demo": "all of it at work on this machine, with an account of every message",
     },
     "An NSQ for one machine": {
         "broker": "nsqd and nsqlookupd in one process",
@@ -54,7 +55,12 @@ _HELP = ("-h", "-help", "--help")
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Do what the command line says; gives the exit code."""
+    _replace_closed_streams()
     words = list(sys.argv[1:] if arguments is None else arguments) or ["--help"]
+    if words[0] == "--debug":
+        words = [*words[1:2], "--debug", *words[2:]]
+    if words[0] == "help" and words[1:2]:
+        words = [words[1], "--help"]
     verb = words[0]
     if "_NSQFLOW_COMPLETE" in os.environ or verb in COMPLETION:
         return _app(words, completing=True)
@@ -71,6 +77,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"nsqflow {__version__}")
         return 0
     return _unknown(verb)
+
+
+def _replace_closed_streams() -> None:
+    """Read from and write to nowhere where there is no stdin, stdout or stderr, as under cron.
+
+    Else the first file or socket that is opened would be taken for it.
+    """
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(os.devnull, mode))  # noqa: SIM115  (as long as we run)
 
 
 def _help() -> str:

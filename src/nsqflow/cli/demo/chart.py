@@ -1,0 +1,114 @@
+"""A chart of throughput and latency over time, as SVG: every browser shows it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from html import escape
+from itertools import groupby
+
+_WIDTH, _HEIGHT = 860, 520
+_LEFT, _RIGHT = 70, 20  # margins
+_PANEL = 180  # height
+_TOPS = (60, 300)  # where the panels begin
+
+Point = tuple[float, float]
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """Points to be joined; x is seconds, in order."""
+
+    name: str
+    color: str
+    points: Sequence[Point]
+
+
+def per_second(times: Iterable[float], seconds: int) -> list[Point]:
+    """How many of ``times`` fall into each second from 0 on."""
+    counts = [0] * seconds
+    for moment in times:
+        if 0 <= moment < seconds:
+            counts[int(moment)] += 1
+    return [(second + 0.5, float(count)) for second, count in enumerate(counts)]
+
+
+def spread(times: Iterable[float], start: float) -> list[float]:
+    """Spread what came at one time over the time since what came before.
+
+    A batch comes whole, but was worked on all the while.
+    """
+    spread, before = [], start
+    for moment, together in groupby(sorted(times)):
+        count = sum(1 for _ in together)
+        spread += [before + (moment - before) * (n + 0.5) / count for n in range(count)]
+        before = moment
+    return spread
+
+
+def quantile_per_second(points: Iterable[Point], quantile: float, seconds: int) -> list[Point]:
+    """Of the values in each second, that which so many are not above; none where there is none."""
+    values: list[list[float]] = [[] for _ in range(seconds)]
+    for moment, value in points:
+        if 0 <= moment < seconds:
+            values[int(moment)].append(value)
+    return [
+        (second + 0.5, sorted(some)[min(len(some) - 1, int(quantile * len(some)))])
+        for second, some in enumerate(values)
+        if some
+    ]
+
+
+def draw(title: str, throughput: Sequence[Line], latency: Sequence[Line], seconds: int) -> str:
+    """Draw both, one above the other."""
+    parts = [
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {_WIDTH} {_HEIGHT}" '
+        f'width="{_WIDTH}" height="{_HEIGHT}" font-family="system-ui, sans-serif" font-size="12">',
+        f'<rect width="{_WIDTH}" height="{_HEIGHT}" fill="white"/>',
+        f'<text x="{_LEFT}" y="28" font-size="16" font-weight="bold">{escape(title)}</text>',
+    ]
+    panels = (("messages per second", throughput), ("seconds from view to archive", latency))
+    for top, (name, lines) in zip(_TOPS, panels, strict=True):
+        parts += _panel(name, lines, top, max(1, seconds))
+    return "\n".join([*parts, "</svg>", ""])
+
+
+def _panel(name: str, lines: Sequence[Line], top: int, seconds: int) -> list[str]:
+    step = _step(max((y for line in lines for _, y in line.points), default=1.0))
+    steps = max(1, math.ceil(max((y for line in lines for _, y in line.points), default=1) / step))
+    highest, across = step * steps, _WIDTH - _LEFT - _RIGHT
+    parts = [f'<text x="{_LEFT}" y="{top - 10}" fill="#555">{escape(name)}</text>']
+    for number in range(steps + 1):
+        y = top + _PANEL * (1 - number / steps)
+        parts.append(
+            f'<line x1="{_LEFT}" x2="{_WIDTH - _RIGHT}" y1="{y:.1f}" y2="{y:.1f}" stroke="#ddd"/>'
+            f'<text x="{_LEFT - 8}" y="{y + 4:.1f}" text-anchor="end" fill="#555">'
+            f"{number * step:,g}</text>"
+        )
+    every = max(1, math.ceil(_step(seconds)))
+    for second in range(0, seconds + 1, every):
+        x = _LEFT + across * second / seconds
+        parts.append(
+            f'<text x="{x:.1f}" y="{top + _PANEL + 18}" text-anchor="middle" fill="#555">'
+            f"{second} s</text>"
+        )
+    for place, line in enumerate(lines):
+        points = " ".join(
+            f"{_LEFT + across * x / seconds:.1f},{top + _PANEL * (1 - y / highest):.1f}"
+            for x, y in line.points
+        )
+        x = _WIDTH - _RIGHT - 110 * (len(lines) - place) + 20
+        parts.append(
+            f'<polyline points="{points}" fill="none" stroke="{line.color}" stroke-width="2"/>'
+            f'<line x1="{x}" x2="{x + 16}" y1="{top - 14}" y2="{top - 14}" stroke="{line.color}" '
+            f'stroke-width="3"/><text x="{x + 22}" y="{top - 10}">{escape(line.name)}</text>'
+        )
+    return parts
+
+
+def _step(highest: float) -> float:
+    """A round step of which about five reach the highest."""
+    rough = max(highest, 1e-3) / 5
+    power = 10.0 ** math.floor(math.log10(rough))
+    return next(times * power for times in (1, 2, 5, 10) if times * power >= rough)

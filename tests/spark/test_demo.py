@@ -1,0 +1,145 @@
+"""The demo from end to end: its account is checked against its files, and it ends when told to."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import sys
+import xml.etree.ElementTree as ET
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from nsqflow.blocking import Producer
+from nsqflow.broker import BackgroundBroker
+from tests.cli.commands import install_command, run
+from tests.cli.test_run import Terminal
+from tests.fixtures.spark import SPARK_PATIENCE, Program, session_members
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+pytestmark = pytest.mark.timeout(600)
+
+COMMAND = [sys.executable, "-m", "nsqflow", "demo"]
+SMALL = ["--seconds", "3", "--rate", "300"]
+
+
+def demo(folder: Path, *words: str) -> Program:
+    return Program([*COMMAND, *words], folder)
+
+
+def number(lines: Sequence[str], name: str) -> int:
+    """What the account says of something."""
+    (line,) = [line for line in lines if line.startswith(f"{name} ")]
+    return int(line.split()[1].replace(",", ""))
+
+
+def check_files(spark: SparkSession, folder: Path, archived: int, dead: int) -> None:
+    """Look into the files without the demo's own eyes."""
+    views = spark.read.parquet(str(folder / "archive"))
+    assert sorted(row.n for row in views.select("n").collect()) == [*range(archived)]
+    letters = spark.read.json(str(folder / "dead-letters"))
+    assert letters.count() == letters.select("body").distinct().count() == dead
+    assert letters.where("error IS NULL").count() == 0
+    chart = ET.parse(folder / "chart.svg").getroot()
+    assert len([part for part in chart if part.tag.endswith("polyline")]) == 4
+
+
+def check_what_to_try_next(folder: Path, file: Path, path: str) -> None:
+    """The demo's pipeline runs by itself on another NSQ, and begins anew there."""
+    with BackgroundBroker() as broker:
+        servers = {
+            "NSQFLOW_NSQD": broker.nsqd_addresses[0],
+            "NSQFLOW_NSQD_HTTP": broker.nsqd_http_addresses[0],
+        }
+        with Producer(broker.nsqd_addresses) as producer:
+            producer.publish("views", b"hello")
+        command = f"nsqflow run {file} --available-now"
+        with Program(["sh", "-c", command], folder, PATH=path, **servers) as program:
+            lines = program.await_end(4 * SPARK_PATIENCE)
+    assert "dead: 1 message in 1 batch" in lines
+    assert list((folder / file).parent.glob("data/dead-letters/*.json"))
+
+
+def test_the_example_of_the_help_runs_as_it_stands_and_its_account_is_true(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    (example,) = re.findall(r"^ +\$ (nsqflow demo.*)$", run("demo", "--help").out, re.MULTILINE)
+    install_command(tmp_path)
+    path = f"{tmp_path}{os.pathsep}{os.environ['PATH']}"
+    with Program(["sh", "-c", example], tmp_path, PATH=path) as program:
+        lines = program.await_end(4 * SPARK_PATIENCE)
+        assert program.log == []
+    account = {
+        name: number(lines, name)
+        for name in ("published", "archived", "dead-lettered", "lost", "duplicated", "altered")
+    }
+    assert account["archived"] + account["dead-lettered"] == account["published"] > 5000
+    assert account["dead-lettered"] > 0
+    assert [account[name] for name in ("lost", "duplicated", "altered")] == [0, 0, 0]
+    assert number(lines, "summed") == account["archived"]
+    assert any(re.match(r"[\d,]+ messages published, archive [\d,]+, ", line) for line in lines)
+    place = Path("nsqflow-demo", "1")
+    assert f"Throughput and latency: {place}/chart.svg" in lines
+    check_files(spark, tmp_path / place, account["archived"], account["dead-lettered"])
+    check_what_to_try_next(tmp_path, place / "pipeline.toml", path)
+
+
+def test_the_account_comes_as_json_and_no_run_touches_the_files_of_another(tmp_path: Path) -> None:
+    earlier = tmp_path / "out" / "1"
+    earlier.mkdir(parents=True)
+    picture = tmp_path / "screen.svg"
+    with demo(tmp_path, *SMALL, "--json", "--folder", "out", "--picture", str(picture)) as program:
+        (line,) = program.await_end(4 * SPARK_PATIENCE)
+        assert program.log == []
+    account = json.loads(line)
+    assert account["right"] is True
+    assert (account["lost"], account["duplicated"], account["altered"]) == (0, 0, 0)
+    assert account["archived"] + account["dead_lettered"] == account["published"] > 500
+    assert account["archive"] == "out/2/archive"
+    assert [*earlier.iterdir()] == []
+    screen = "".join(ET.parse(picture).getroot().itertext()).replace("\xa0", " ")
+    assert "slowest pages" in screen
+    assert "//" not in screen  # nothing is loaded from elsewhere
+
+
+def test_on_a_terminal_a_live_view_is_seen_and_then_the_account(tmp_path: Path) -> None:
+    with Terminal(["demo", *SMALL, "--folder", str(tmp_path)]) as command:
+        command.await_text("duplicated +0", 4 * SPARK_PATIENCE)
+        assert command.end() == 0
+        members = session_members(command.process.pid)
+        shown = command.shown
+    assert members == []
+    for text in ("starting Spark", "published, ", "waiting", "last batch", "slowest pages"):
+        assert text in shown
+    assert re.search(r"/\w+ +[\d,]+ +[\d,]+ ms", shown)
+    assert re.search("lost +0", shown)
+    assert "Traceback" not in shown
+
+
+@pytest.mark.parametrize("moment", ["starting Spark", "starting the queries", "last batch"])
+def test_ctrl_c_ends_it_cleanly(moment: str, tmp_path: Path) -> None:
+    with Terminal(["demo", "--seconds", "3600", "--folder", str(tmp_path)]) as command:
+        command.await_text(moment, 4 * SPARK_PATIENCE)
+        command.type("\x03")
+        assert command.end() == 130
+        members = session_members(command.process.pid)
+        shown = command.shown
+    assert members == []
+    assert "Traceback" not in shown
+    last = f"nsqflow: not finished; what there is is in {tmp_path}/1, "
+    assert shown.splitlines()[-1].startswith(last)
+
+
+def test_sigterm_ends_it_cleanly(tmp_path: Path) -> None:
+    with demo(tmp_path, "--seconds", "3600") as program:
+        program.await_line("messages published", 4 * SPARK_PATIENCE)
+        program.process.send_signal(signal.SIGTERM)
+        assert program.process.wait(SPARK_PATIENCE) == 143, program.account()
+        assert session_members(program.process.pid) == []
+    assert len(program.log) == 1
