@@ -13,7 +13,7 @@ import subprocess
 import sys
 import termios
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -24,7 +24,7 @@ from nsqflow.cli.errors import Terminated
 from nsqflow.cli.run import _Signals
 from tests.cli.commands import Here, OnTerminal, run
 from tests.fixtures.servers import ROOT, Nsqd, start_nsqd
-from tests.fixtures.spark import SPARK_PATIENCE, Program, session_members
+from tests.fixtures.spark import JVM, SPARK_PATIENCE, Program, session_members
 
 pytestmark = pytest.mark.timeout(600)
 
@@ -60,13 +60,21 @@ format = "json"
 path = "data/broken"
 
 [run]
-master = "local[2]"
+master = "local[2,4]"
 
 [run.conf]
 "spark.driver.host" = "127.0.0.1"
 "spark.driver.bindAddress" = "127.0.0.1"
 "spark.ui.enabled" = false
 """
+
+
+def without(*sinks: str) -> str:
+    """The pipeline without some of its sinks: each costs seconds on a small machine."""
+    head, *parts = PIPELINE.split("[[sink]]\n")
+    last, conf = parts[-1].split("[run]\n")
+    kept = [part for part in (*parts[:-1], last) if part.split('"')[1] not in sinks]
+    return "[[sink]]\n".join([head, *kept]) + "[run]\n" + conf
 
 
 @pytest.fixture
@@ -98,9 +106,39 @@ def publish(nsqd: Nsqd, topic: str, bodies: Iterable[str]) -> None:
         producer.publish_many(topic, [body.encode() for body in bodies])
 
 
-def start(file: Path, nsqd: Nsqd, *options: str) -> Program:
-    command = [sys.executable, "-m", "nsqflow", "run", str(file), *options]
-    return Program(command, file.parent, **environment(nsqd))
+def start(file: Path, nsqd: Nsqd, *options: str, **more: str) -> Program:
+    """Run a file; what is temporary is in ``scratch_of`` it, Java's too."""
+    scratch = scratch_of(file)
+    scratch.mkdir(exist_ok=True)
+    java = f"run.conf.spark.driver.extraJavaOptions={JVM} -Djava.io.tmpdir={scratch}"
+    command = [sys.executable, "-m", "nsqflow", "run", str(file), *options, "--set", java]
+    places = {"TMPDIR": str(scratch), "SPARK_LOCAL_DIRS": str(scratch)}
+    return Program(command, file.parent, **environment(nsqd), **places, **more)
+
+
+def scratch_of(file: Path) -> Path:
+    return file.parent.parent / "scratch"
+
+
+def await_gone(program: Program) -> None:
+    """Wait until nothing that it started is there any more."""
+    until(lambda: not session_members(program.process.pid), program)
+
+
+def find_java(program: Program) -> int:
+    """The process that Spark runs in; 0 if there is none yet."""
+    for member in session_members(program.process.pid):
+        with suppress(OSError):  # it may have ended by now
+            if b"deploy.SparkSubmit" in Path(f"/proc/{member}/cmdline").read_bytes():
+                return member
+    return 0
+
+
+def until(holds: Callable[[], object], program: Program) -> None:
+    deadline = time.monotonic() + SPARK_PATIENCE
+    while not holds():
+        assert time.monotonic() < deadline, program.account()
+        time.sleep(0.02)  # nothing tells of processes that are not our children
 
 
 def events(program: Program, kind: str) -> list[dict[str, Any]]:
@@ -199,7 +237,8 @@ def test_a_run_that_is_terminated_goes_on_where_it_was_with_nothing_lost_or_doub
         first.await_line('"batch", "sink": "copy"', 2 * SPARK_PATIENCE)
         first.process.send_signal(signal.SIGTERM)
         assert first.process.wait(SPARK_PATIENCE) == 143, first.account()
-        assert session_members(first.process.pid) == []
+        await_gone(first)
+    assert [*scratch_of(file).iterdir()] == []
     assert events(first, "stop") == [{"event": "stop", "signal": "SIGTERM"}]
     (end,) = events(first, "end")
     read = {name: counts["messages"] for name, counts in end["sinks"].items()}
@@ -239,23 +278,160 @@ def test_checkpoint_and_spool_are_beside_each_other_and_said_at_the_start(
             program.await_line(f"channel +c.{sink}$")
             program.await_line(f"checkpoint {folder}/checkpoint$")
             program.await_line(f"spool +{folder}/spool$")
-        # Spark is being started, and dies with it.
-        program.process.send_signal(signal.SIGINT)
-        assert program.process.wait(SPARK_PATIENCE) == 130, program.account()
-        assert "Traceback" not in "\n".join(program.log)
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_a_signal_while_spark_is_started_leaves_nothing_behind(
+    file: Path, nsqd: Nsqd, number: signal.Signals, code: int
+) -> None:
+    files = sorted(file.parent.rglob("*"))
+    with start(file, nsqd) as program:
+        until(lambda: find_java(program), program)
+        program.process.send_signal(number)
+        assert program.process.wait(SPARK_PATIENCE) == code, program.account()
+        await_gone(program)
+    assert "Traceback" not in "\n".join(program.log)
+    assert [*scratch_of(file).iterdir()] == []
+    assert sorted(file.parent.rglob("*")) == files
+    assert json.loads(nsqd.ask("/stats?format=json")[1])["topics"] == []
+
+
+HELD = """
+from pyspark.sql.functions import udf
+
+def held(frame, gate):
+    @udf("int")
+    def wait(n):
+        open(gate).read()
+        return n
+
+    return frame.withColumn("n", wait("n"))
+"""
+
+
+def test_a_second_signal_waits_for_no_batch_and_costs_no_message(file: Path, nsqd: Nsqd) -> None:
+    gate = file.parent / "gate"
+    os.mkfifo(gate)
+    (file.parent / "steps.py").write_text(HELD)
+    step = f'[[transform]]\npython = "steps:held"\narguments = {{ gate = "{gate}" }}\n'
+    file.write_text(without("copy") + step)
+    publish(nsqd, "views", map(body, range(20)))
+    with start(file, nsqd, "--json") as first:
+        first.await_line('"batch", "sink": "broken"', 2 * SPARK_PATIENCE)
+        first.process.send_signal(signal.SIGTERM)
+        first.await_line('"stop"')
+        assert first.process.poll() is None
+        first.process.send_signal(signal.SIGTERM)
+        assert first.process.wait(SPARK_PATIENCE) == 143, first.account()
+        await_gone(first)
+    (end,) = events(first, "end")
+    assert {name: counts["messages"] for name, counts in end["sinks"].items()} == {
+        "archive": 0,
+        "broken": 20,
+    }
+    gate.unlink()
+    gate.write_text("open")
+    with start(file, nsqd, "--json", "--available-now") as second:
+        second.await_end(2 * SPARK_PATIENCE)
+    read = {batch["sink"]: batch["messages"] for batch in events(second, "batch")}
+    assert read == {"archive": 20}
 
 
 def test_a_run_that_fails_says_why_in_one_line(file: Path) -> None:
     with Program(
-        [sys.executable, "-m", "nsqflow", "run", str(file), "--available-now"],
+        [sys.executable, "-m", "nsqflow", "run", str(file), "--available-now", "--json"],
         file.parent,
         NSQFLOW_NSQD="127.0.0.1:1",
     ) as program:
         assert program.process.wait(2 * SPARK_PATIENCE) == 1, program.account()
         program.await_log("nsqflow: sink ")
+        await_gone(program)
     *others, last = program.log
     assert re.match(r"nsqflow: sink \w+: NetworkError: no nsqd can be asked: 127.0.0.1:2: ", last)
+    assert last.endswith("; nsqflow doctor finds out why")
     assert not [line for line in others if line.startswith(("spark:", "\tat", "Traceback"))]
+    failures = events(program, "failure")
+    assert failures
+    assert all(one["reason"].startswith("NetworkError: no nsqd can be") for one in failures)
+    assert len(events(program, "end")) == 1
+
+
+@pytest.mark.parametrize(
+    ("master", "problem"),
+    [
+        (
+            "nonsense",
+            r"/.*/squares.toml:\d+: run: Java has ended amid its start; what it says stands ",
+        ),
+        ("local[x]", r"--set: run.master: Could not parse Master URL: 'local\[x\]'$"),
+    ],
+)
+def test_a_master_that_is_none_is_a_misuse(
+    file: Path, nsqd: Nsqd, master: str, problem: str
+) -> None:
+    with start(file, nsqd, "--master", master) as program:
+        assert program.process.wait(SPARK_PATIENCE) == 2, program.account()
+        program.await_log(f"^nsqflow: {problem}")
+        await_gone(program)
+    assert json.loads(nsqd.ask("/stats?format=json")[1])["topics"] == []
+
+
+def test_a_spark_that_dies_is_told_in_one_line(file: Path, nsqd: Nsqd) -> None:
+    file.write_text(without("copy", "broken"))
+    with start(file, nsqd, "--json") as program:
+        program.await_line('"start"')
+        channels = "/stats?format=json&topic=views"
+        until(lambda: json.loads(nsqd.ask(channels)[1])["topics"], program)
+        os.kill(find_java(program), signal.SIGKILL)
+        assert program.process.wait(SPARK_PATIENCE) == 1, program.account()
+        program.await_log("nsqflow: Spark's Java has ended by itself, with -9; for want of memory")
+        await_gone(program)
+    assert "Traceback" not in "\n".join(program.log)
+
+
+SLOW_ONCE = """\
+#!/bin/sh
+case "$*" in
+    *python_streaming_source_runner*) mkdir {mark} 2>/dev/null && exit 1 ;;
+esac
+exec {python} "$@"
+"""
+
+
+def test_a_query_whose_python_was_too_slow_is_started_again(
+    file: Path, nsqd: Nsqd, tmp_path: Path
+) -> None:
+    python, mark = tmp_path / "python", tmp_path / "mark"
+    python.write_text(SLOW_ONCE.format(mark=mark, python=shlex.quote(sys.executable)))
+    python.chmod(0o700)
+    file.write_text(without("copy", "broken"))
+    publish(nsqd, "views", map(body, range(20)))
+    with start(file, nsqd, "--json", "--available-now", PYSPARK_PYTHON=str(python)) as program:
+        program.await_end(3 * SPARK_PATIENCE)
+    assert mark.exists()
+    (end,) = events(program, "end")
+    assert end["sinks"]["archive"]["messages"] == 20
+
+
+def test_a_dry_run_leaves_nothing_behind_whatever_the_file_says(file: Path, nsqd: Nsqd) -> None:
+    (file.parent / "log").mkdir()
+    conf = f"""
+"spark.eventLog.enabled" = true
+"spark.eventLog.dir" = "{file.parent}/log"
+"spark.hadoop.fs.s3a.secret.key" = "${{SECRET}}"
+"""
+    file.write_text(PIPELINE + conf)
+    files = sorted(file.parent.rglob("*"))
+    options = ("--dry-run", "--json", "--set", "sink.copy.topic=${SECRET}")
+    with start(file, nsqd, *options, SECRET="hunter2") as program:
+        (line,) = program.await_end(2 * SPARK_PATIENCE)
+    told = json.loads(line)
+    assert told["columns"]["sink archive"] == "n int, square int"
+    assert [sink["to"] for sink in told["sinks"]][1] == "${SECRET}"
+    assert "hunter2" not in line + "\n".join(program.log)
+    assert sorted(file.parent.rglob("*")) == files
+    assert [*scratch_of(file).iterdir()] == []
+    assert json.loads(nsqd.ask("/stats?format=json")[1])["topics"] == []
 
 
 # --- on a terminal ------------------------------------------------------------------------------

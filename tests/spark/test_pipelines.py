@@ -218,22 +218,15 @@ schema = "page STRING, ms INT"
 STEPS = """
 from pyspark.sql import DataFrame
 from pyspark.sql.functions import col, udf
+from {other} import shared
 
 @udf("int")
 def doubled(number):
     return shared(number)
 
-def shared(number):
-    return 2 * number
-
 def slow(views: DataFrame, least: int = 0) -> DataFrame:
     return views.where(col("ms") >= least).withColumn("twice", doubled("ms"))
 
-def nothing(views):
-    return None
-
-def broken(views):
-    raise RuntimeError("no such luck")
 """
 
 
@@ -264,8 +257,9 @@ def test_a_step_reads_the_one_before_and_any_by_name(spark: SparkSession, tmp_pa
 def test_a_function_beside_the_file_is_a_step_and_goes_where_the_tasks_are(
     spark: SparkSession, tmp_path: Path
 ) -> None:
-    module = f"steps_{uuid4().hex[:8]}"
-    (tmp_path / f"{module}.py").write_text(STEPS)
+    module, other = f"steps_{uuid4().hex[:8]}", f"other_{uuid4().hex[:8]}"
+    (tmp_path / f"{module}.py").write_text(STEPS.format(other=other))
+    (tmp_path / f"{other}.py").write_text("def shared(number):\n    return 2 * number\n")
     text = PARSE + step("python", f"{module}:slow") + "arguments = { least = 5 }\n" + CONSOLE
     rows = frame_of(spark, load(tmp_path, text), '{"ms": 4}', '{"ms": 6}')
     assert [row.asDict() for row in rows.collect()] == [{"page": None, "ms": 6, "twice": 12}]
@@ -532,6 +526,39 @@ def test_windows_are_summed_up_and_updates_published(
         f'{{{start},"page":"/","ms":100}}',
         f'{{{start},"page":"/","ms":10}}',
     ]
+
+
+def test_sums_whose_steps_were_changed_are_refused_with_a_hint(
+    spark: SparkSession, tmp_path: Path, nsqd: Nsqd
+) -> None:
+    out = f"out-{uuid4().hex[:8]}"
+    sink = f'[[sink]]\nname = "sums"\nformat = "nsq"\ntopic = "{out}"\nmode = "update"\n'
+    pipeline = load(tmp_path, AGGREGATE + sink, nsqd)
+    view = {"page": "/", "ms": 1, "at": "2026-01-01T10:00:00Z"}
+    publish(nsqd, pipeline, view)
+    run_now(spark, pipeline)
+    publish(nsqd, pipeline, view)
+    text = (tmp_path / "views.toml").read_text()
+    (tmp_path / "views.toml").write_text(text.replace("'), page", "'), page, length(page)"))
+    changed = load_pipeline(tmp_path / "views.toml")
+    hint = "the steps before a sum were changed: restore them, or give the sink another name"
+    with pytest.raises(PipelineFailed, match=rf"^sink sums: \[STATE_STORE_\w+\] .*; {hint}$"):
+        run_now(spark, changed)
+
+
+def test_nothing_is_begun_once_it_is_halted(
+    spark: SparkSession, tmp_path: Path, nsqd: Nsqd
+) -> None:
+    pipeline = load(tmp_path, CONSOLE, nsqd)
+    run = Running(spark, pipeline, lambda: True)
+    assert not run.is_active()
+    assert not run.is_busy()
+    run.end()
+    run.stop()
+    run.check()
+    stats = json.loads(nsqd.ask(f"/stats?format=json&topic={pipeline.source.topic[0]}")[1])
+    assert not stats["topics"]
+    assert not (tmp_path / "nsqflow-data").exists()
 
 
 def test_a_table_of_a_database_is_written_batch_by_batch(

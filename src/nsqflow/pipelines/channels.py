@@ -10,7 +10,7 @@ import asyncio
 import logging
 import re
 from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, nullcontext
 from functools import cache
 
 from nsqflow.admin import Nsqd, TopicStats
@@ -81,18 +81,25 @@ class _Channels:
     async def _create_of(self, nsqd: Nsqd, name: str, topic: TopicStats | None) -> None:
         if topic is None:
             await nsqd.create_topic(name)
+        elif topic.paused:
+            logger.warning(
+                "topic %s is paused: nothing comes before nsqflow unpause %s", name, name
+            )
         alone = topic is None or not (topic.channels or topic.paused)
-        async with _paused(nsqd, name, alone):
+        async with _paused(nsqd, name) if alone else nullcontext():
             for channel in self._channels:
                 await nsqd.create_channel(name, channel)
 
 
 @asynccontextmanager
-async def _paused(nsqd: Nsqd, topic: str, alone: bool) -> AsyncIterator[None]:
-    if alone:
-        await nsqd.pause_topic(topic)
+async def _paused(nsqd: Nsqd, topic: str) -> AsyncIterator[None]:
+    await nsqd.pause_topic(topic)
     try:
         yield
     finally:
-        if alone:
+        try:
             await nsqd.unpause_topic(topic)
+        except NsqError as error:
+            logger.warning(
+                "%s; topic %s stays paused until nsqflow unpause %s", error, topic, topic
+            )

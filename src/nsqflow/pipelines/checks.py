@@ -9,6 +9,7 @@ from dataclasses import replace
 from difflib import get_close_matches
 
 from nsqflow.errors import ConfigError
+from nsqflow.pipelines.file import filled_like
 from nsqflow.pipelines.keys import Place
 from nsqflow.pipelines.model import FILE_FORMATS, Parse, Run, Sink, Source, Step, Table
 from nsqflow.spark.options import parse_sink, parse_stream
@@ -28,7 +29,8 @@ def located(place: Place, path: str) -> str:
     """Make a path absolute: a relative one begins at the folder of the file."""
     if _URL.match(path):
         return path
-    return os.path.normpath(os.path.join(place.document.path.absolute().parent, path))
+    folder = place.document.path.absolute().parent
+    return filled_like(path, os.path.normpath(os.path.join(folder, path)))
 
 
 # --- each table by itself -----------------------------------------------------------------------
@@ -105,7 +107,11 @@ def complete_run(run: Run, name: str) -> Run:
         key = "spool" if run.spool else "checkpoint"
         hint = "" if run.spool else "; the spool is there too unless run.spool says another place"
         raise run.place.wrong(key, f": {error}{hint}") from None
-    return replace(run, checkpoint=checkpoint.rstrip("/"), spool=spool.rstrip("/"))
+    return replace(
+        run,
+        checkpoint=filled_like(run.checkpoint, checkpoint.rstrip("/")),
+        spool=filled_like(run.spool or run.checkpoint, spool.rstrip("/")),
+    )
 
 
 _FOR_NSQ = ("topic", "lookupd", "nsqd")
@@ -174,10 +180,13 @@ def check_nsq(owner: Source | Sink, options: Mapping[str, str]) -> None:
     try:
         (parse_sink if isinstance(owner, Sink) else parse_stream)(options)
     except ConfigError as error:
-        for option in owner.options:
-            if option.lower() in str(error).lower():
-                raise owner.place.inner("options").wrong(option, f": {error}") from None
-        raise owner.place.wrong("", f": {error}") from None
+        # It names the option at fault first, and may name others behind it.
+        text = str(error).lower()
+        named = [option for option in owner.options if option.lower() in text]
+        if not named:
+            raise owner.place.wrong("", f": {error}") from None
+        first = min(named, key=lambda option: (text.index(option.lower()), -len(option)))
+        raise owner.place.inner("options").wrong(first, f": {error}") from None
 
 
 def _no_view(sink: Sink, known: Sequence[str]) -> ConfigError:
@@ -187,8 +196,11 @@ def _no_view(sink: Sink, known: Sequence[str]) -> ConfigError:
 
 
 def _check_once(sinks: Sequence[Sink], key: str, why: str) -> None:
-    seen: dict[str, str] = {}
+    seen: set[str] = set()
     for sink in sinks:
         value = getattr(sink, key)
-        if value is not None and seen.setdefault(value.lower(), sink.name) is not sink.name:
+        if value is None:
+            continue
+        if value.lower() in seen:
             raise sink.place.wrong(key, f" {value!r} is that of another sink; {why}")
+        seen.add(value.lower())

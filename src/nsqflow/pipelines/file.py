@@ -37,9 +37,13 @@ class Filled(str):
         return repr(self.written)
 
 
-def shown(text: str) -> str:
-    """Give a text as it may be shown."""
-    return text.written if isinstance(text, Filled) else text
+def filled_like(whole: str, text: str) -> str:
+    """Make a text that was made of another as secret as that one."""
+    if not isinstance(whole, Filled):
+        return text
+    filled = Filled(text)
+    filled.written = whole.written
+    return filled
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,6 +102,8 @@ def read_file(
         data = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
         raise _syntax(path, text, str(error)) from None
+    except RecursionError:
+        raise ConfigError(f"{path}: lists or tables inside of each other, too many") from None
     paths = frozenset([_set(data, setting) for setting in settings])
     document = Document(path, data, find_lines(text), paths)
     for key, value in data.items():
@@ -151,8 +157,17 @@ def _set(data: dict[str, Any], setting: str) -> Path:
         if not isinstance(table, dict):
             raise ConfigError(f"--set {name}: {name_of(data, path)} is no table")
     key = ".".join(parts)
-    table[key] = value
+    table[key] = _as_toml(value) if path and path[-1] == "arguments" else value
     return (*path, key)
+
+
+def _as_toml(text: str) -> object:
+    """Read an argument, which may be of any type; what is no TOML is a text."""
+    try:
+        read = tomllib.loads(f"value = {text}")
+    except (tomllib.TOMLDecodeError, RecursionError):
+        return text
+    return read["value"] if read.keys() == {"value"} else text
 
 
 def _find(data: dict[str, Any], path: Path, wanted: str) -> int:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import sys
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from nsqflow.pipelines.keys import Place
@@ -118,11 +119,9 @@ def _call(step: Step, before: DataFrame) -> DataFrame:
 
 
 def _import(step: Step, name: str) -> ModuleType:
-    from pyspark import cloudpickle
-
-    folder = str(step.place.document.path.absolute().parent)
-    if folder not in sys.path:
-        sys.path.insert(0, folder)
+    folder = step.place.document.path.absolute().parent
+    if str(folder) not in sys.path:
+        sys.path.insert(0, str(folder))
     try:
         module = importlib.import_module(name)
     except Exception as error:
@@ -130,8 +129,16 @@ def _import(step: Step, name: str) -> ModuleType:
         raise step.place.wrong(
             "python", f"{problem}beside the file, then as Python does"
         ) from error
-    if (getattr(module, "__file__", None) or "").startswith(f"{folder}/"):
-        # No executor has it, so what its functions hand to Spark must travel whole.
-        register: Callable[[ModuleType], None] = cloudpickle.register_pickle_by_value
-        register(module)
+    _have_travel(folder)
     return module
+
+
+def _have_travel(folder: Path) -> None:
+    """Have what the modules in a folder hand to Spark travel whole: no executor has them."""
+    from pyspark import cloudpickle
+
+    register: Callable[[ModuleType], None] = cloudpickle.register_pickle_by_value
+    for name, module in [*sys.modules.items()]:
+        file, place = getattr(module, "__file__", None), folder.joinpath(*name.split("."))
+        if file in (f"{place}.py", f"{place}/__init__.py"):
+            register(module)

@@ -5,17 +5,18 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, fields
+from datetime import date, time
 from difflib import get_close_matches
 from typing import Any, Protocol, TypeVar
 
 from nsqflow.errors import ConfigError
-from nsqflow.pipelines.file import Document, Filled
+from nsqflow.pipelines.file import Document, filled_like
 from nsqflow.pipelines.positions import Path
 from nsqflow.spark.values import Kind
 
 T = TypeVar("T")
 
-_INTERVAL = re.compile(r"[0-9]{1,9} ?(milliseconds?|seconds?|minutes?|hours?|days?)")
+_INTERVAL = re.compile(r"[0-9]{1,9} (milliseconds?|seconds?|minutes?|hours?|days?)")
 
 
 class Value(Protocol):
@@ -33,7 +34,10 @@ class One:
 
     def take(self, name: str, value: object) -> object:
         """Read it."""
-        return self._kind.read(name, _text(name, value, self))
+        text = _text(name, value, self)
+        taken = self._kind.read(name, text)
+        # What came from the environment stays hidden when it is shown.
+        return filled_like(text, taken) if isinstance(taken, str) else taken
 
     def __str__(self) -> str:
         return str(self._kind)
@@ -51,8 +55,7 @@ class Words:
     def take(self, name: str, value: object) -> tuple[str, ...]:
         """Read them."""
         if isinstance(value, str):
-            # What came from the environment stays hidden when it is shown.
-            value = [_like(value, part.strip()) for part in value.split(",")]
+            value = [filled_like(value, part.strip()) for part in value.split(",")]
         if not isinstance(value, list) or not value:
             raise ConfigError(f"{name} is {_what(value)}; allowed is {self}")
         texts = [_text(name, one, self) for one in value]
@@ -187,21 +190,13 @@ def unknown_key(place: Place, name: str, known: Mapping[str, object]) -> ConfigE
 def _text(name: str, value: object, allowed: object, empty: str | None = None) -> str:
     if isinstance(value, bool):
         return "true" if value else "false"
-    if isinstance(value, int | float):
+    if isinstance(value, int | float | date | time):
         return str(value)
     if not isinstance(value, str):
         raise ConfigError(f"{name} is {_what(value)}; allowed is {allowed}")
     if not value.strip() and empty is None:
         raise ConfigError(f"{name} is empty; allowed is {allowed}")
     return value
-
-
-def _like(whole: str, part: str) -> str:
-    if not isinstance(whole, Filled):
-        return part
-    filled = Filled(part)
-    filled.written = whole.written
-    return filled
 
 
 def _what(value: object) -> str:

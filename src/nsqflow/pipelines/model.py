@@ -204,7 +204,10 @@ class Run:
         absent="",
     )
     master: str = key(
-        One(Text("a master URL of Spark")), "which Spark", default="local[*]", absent="local[*]"
+        One(Text("a master URL of Spark")),
+        "which Spark",
+        default="local[*,4]",
+        absent="local[*,4]",
     )
     conf: Mapping[str, str] = key(Options(), "configuration of Spark")
     place: Place = field(repr=False, compare=False)

@@ -67,7 +67,8 @@ def _sink(pipeline: Pipeline, sink: Sink) -> dict[str, Any]:
 
 def _hide(pipeline: Pipeline, value: Any) -> Any:
     if isinstance(value, dict):
-        return {key: _hide(pipeline, inner) for key, inner in value.items()}
+        # By its name a sink goes in the progress, and wherever else.
+        return {k: v if k == "name" else _hide(pipeline, v) for k, v in value.items()}
     if isinstance(value, list):
         return [_hide(pipeline, inner) for inner in value]
     return pipeline.document.hide(value) if isinstance(value, str) else value

@@ -18,9 +18,18 @@ _QUERY = "\n=== Streaming Query ==="
 _FAILED = re.compile(r"\[STREAM_FAILED\].*?terminated with exception: ", re.DOTALL)
 _STATE = re.compile(r" SQLSTATE: \w{5}")
 _LONGEST = 1000  # characters of a reason; a plan of Spark's can be a page
-
-
 _FIRST_LINE = re.compile(r"(?<=line 1 pos )\d+|(?<=line 1, pos )\d+")
+
+_HINTS = {
+    "no nsqd can be asked|no nsqlookupd can be asked": "nsqflow doctor finds out why",
+    "failed to connect back": "the machine was too busy to start Python in ten seconds",
+    "CONCURRENT_STREAM_LOG_UPDATE|Race while writing batch": "is the pipeline run twice at once?",
+    r"STATE_STORE_\w*(SCHEMA|FORMAT)|STATEFUL_OPERATOR": (
+        "the steps before a sum were changed: restore them, or give the sink another name"
+    ),
+    "suitable driver|ClassNotFound": "spark.jars or spark.jars.packages in [run.conf] bring jars",
+}
+_REPEATED = "started again, it goes on where it was"
 
 
 @contextmanager
@@ -51,6 +60,12 @@ def reason(error: Exception) -> str:
         text = told[-1]
     line = next(iter(text.splitlines()), type(error).__name__)
     return _STATE.sub("", line).rstrip("; ")[:_LONGEST]
+
+
+def with_hint(text: str) -> str:
+    """Add to a reason what to do about it."""
+    hints = (hint for pattern, hint in _HINTS.items() if re.search(pattern, text))
+    return f"{text.rstrip('.')}; {next(hints, _REPEATED)}"
 
 
 def _java(error: Exception) -> Any:

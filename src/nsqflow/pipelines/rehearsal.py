@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -18,16 +19,23 @@ if TYPE_CHECKING:
 _KNOWN = (*FILE_FORMATS, "nsq", "console", "jdbc")
 
 
-def rehearse(spark: SparkSession, pipeline: Pipeline, folder: Path) -> dict[str, str]:
+def rehearse(
+    spark: SparkSession,
+    pipeline: Pipeline,
+    folder: Path,
+    interrupt: Callable[[], None] = lambda: None,
+) -> dict[str, str]:
     """Run a pipeline on no messages at all; gives the columns of each view and of each sink.
 
-    ``folder`` is empty, and is for what Spark can't do without writing.
+    ``folder`` is empty, and is for what Spark can't do without writing. ``interrupt`` is called
+    now and then, and raises if it is to end.
     """
     source = folder / "source"
     source.mkdir()
     frames = Frames(spark, pipeline, no_messages(spark, source))
     columns = {name: _columns(frame) for name, frame in frames}
     for sink in pipeline.sinks:
+        interrupt()
         if pipeline.source.files:
             read_messages(spark, pipeline, sink)
         frame = shaped(frames.of(sink), sink)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import time
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -11,21 +12,27 @@ from nsqflow.errors import NsqError
 from nsqflow.pipelines.channels import create_channels
 from nsqflow.pipelines.frames import Frames
 from nsqflow.pipelines.messages import read_messages
+from nsqflow.pipelines.model import Sink
 from nsqflow.pipelines.pipeline import Pipeline
-from nsqflow.pipelines.refusals import reason
+from nsqflow.pipelines.refusals import reason, with_hint
 from nsqflow.pipelines.sinks import has_begun, shaped, start
 from nsqflow.spark.options import parse_stream
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming.listener import StreamingQueryProgress
     from pyspark.sql.streaming.query import StreamingQuery
 
 _TICK = 0.05  # seconds between two looks at a query that starts
+_ATTEMPTS = 3  # to start one on a machine that is busy
 
 
 class PipelineFailed(NsqError):
-    """A query of a pipeline has ended because of an error."""
+    """Queries of a pipeline have ended because of errors."""
+
+    def __init__(self, failures: Mapping[str, str]) -> None:
+        """Tell of sinks and reasons, as ``Running.failures`` gives them."""
+        super().__init__("; ".join(f"sink {name}: {why}" for name, why in failures.items()))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,23 +54,28 @@ class Running:
     """The queries of a pipeline.
 
     Nothing is started before all of it is known to be right, and all that was is stopped if one
-    of them can't be.
+    of them can't be. No more is started when ``halted`` says so.
     """
 
-    def __init__(self, spark: SparkSession, pipeline: Pipeline) -> None:
+    def __init__(
+        self, spark: SparkSession, pipeline: Pipeline, halted: Callable[[], object] = bool
+    ) -> None:
         self._pipeline = pipeline
         self._seen: dict[str, int] = {}
         self._queries: dict[str, StreamingQuery] = {}
         frames = []
         for sink in pipeline.sinks:
+            if halted():
+                return
             messages = read_messages(spark, pipeline, sink)
             frames.append(shaped(Frames(spark, pipeline, messages).of(sink), sink))
         if not pipeline.source.files:
             _create_channels(spark, pipeline)
         try:
             for sink, frame in zip(pipeline.sinks, frames, strict=True):
-                query = self._queries[sink.name] = start(spark, pipeline, sink, frame)
-                _await_source(query)
+                if halted():
+                    return
+                self._start(spark, sink, frame, halted)
         except BaseException:
             self.stop()
             raise
@@ -83,7 +95,7 @@ class Running:
     def failures(self) -> dict[str, str]:
         """Why sinks have failed."""
         return {
-            name: self._pipeline.document.hide(reason(error))
+            name: self._pipeline.document.hide(with_hint(reason(error)))
             for name, query in self._queries.items()
             if (error := query.exception()) is not None
         }
@@ -91,7 +103,7 @@ class Running:
     def check(self) -> None:
         """Raise ``PipelineFailed`` if a sink has failed."""
         if failures := self.failures():
-            raise PipelineFailed("; ".join(f"sink {name}: {why}" for name, why in failures.items()))
+            raise PipelineFailed(failures)
 
     def end(self) -> None:
         """Begin no further batch; see ``is_busy``, and call ``stop`` when it is not."""
@@ -106,6 +118,15 @@ class Running:
         """Stop at once; a batch that is under way is done again after the next start."""
         for query in self._queries.values():
             query.stop()
+
+    def _start(
+        self, spark: SparkSession, sink: Sink, frame: DataFrame, halted: Callable[[], object]
+    ) -> None:
+        for _ in range(_ATTEMPTS):
+            query = self._queries[sink.name] = start(spark, self._pipeline, sink, frame)
+            _await_source(query, halted)
+            if not _was_too_slow(query):
+                return
 
     def _news_of(self, name: str) -> list[Batch]:
         query, seen = self._queries[name], self._seen.get(name, -1)
@@ -130,14 +151,22 @@ def _create_channels(spark: SparkSession, pipeline: Pipeline) -> None:
         create_channels(options, [sink.channel for sink in new if sink.channel])
 
 
-def _await_source(query: StreamingQuery) -> None:
+def _await_source(query: StreamingQuery, halted: Callable[[], object]) -> None:
     """Wait until a query has its source.
 
     Each has a Python of its own, to which Spark gives ten seconds to start: if all of them did so
     at once, a machine with few cores could be too slow.
     """
     while query.isActive and query.status["message"].startswith("Initializing"):
+        if halted():
+            return
         time.sleep(_TICK)
+
+
+def _was_too_slow(query: StreamingQuery) -> bool:
+    # Nothing has happened yet, so it can be tried again.
+    error = query.exception()
+    return error is not None and "failed to connect back" in str(error)
 
 
 def _batch(name: str, progress: StreamingQueryProgress) -> Batch:

@@ -11,7 +11,7 @@ import pytest
 
 from nsqflow.pipelines import model
 from nsqflow.pipelines.keys import keys_of
-from nsqflow.pipelines.pipeline import load_pipeline
+from nsqflow.pipelines.pipeline import _KEYS, load_pipeline
 
 ROOT = Path(__file__).resolve().parents[3]
 PAGE = (ROOT / "docs" / "pipelines.md").read_text()
@@ -37,6 +37,18 @@ def test_every_key_of_a_table_has_its_row_and_no_other(name: str) -> None:
         for one in keys_of(TABLES[name])
     ]
     assert rows == declared
+
+
+def test_every_table_of_a_file_has_its_section() -> None:
+    assert {"name", *(name.strip("[]") for name in TABLES)} == {*_KEYS}
+    assert re.findall(r"^### `(.+)`$", PAGE, re.MULTILINE) == [*TABLES]
+
+
+def test_every_event_for_programs_is_shown() -> None:
+    source = (ROOT / "src" / "nsqflow" / "cli" / "progress.py").read_text()
+    told = re.findall(r'_emit\("(\w+)"', source)
+    assert told
+    assert re.findall(r'^{"event": "(\w+)"', PAGE, re.MULTILINE) == told
 
 
 def test_the_example_on_the_page_is_the_one_that_is_run() -> None:

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from nsqflow.errors import ConfigError
-from nsqflow.pipelines.file import Document, Filled, read_file, shown
+from nsqflow.pipelines.file import Document, Filled, filled_like, read_file
 
 TEXT = """\
 [source]
@@ -54,6 +54,7 @@ def test_a_file_that_is_not_there_is_named(tmp_path: Path) -> None:
         (b"a = 1\nb = '''x\n", ":3: Expected \"'''\""),
         (b"a = 1\na = 2\n", ":2: Cannot overwrite a value, at column 6"),
         (b"a = 1\n\xff = 2\n", ":2: not UTF-8, as a TOML file is"),
+        (b"a = " + b"[" * 9999, ": lists or tables inside of each other, too many"),
         (b"#" * (1 << 20) + b"#", ": more than 1048576 bytes; allowed is a TOML file up to that"),
     ],
 )
@@ -102,6 +103,28 @@ def test_a_setting_reaches_every_key(
         found = found[part]
     assert found == value
     assert str(document.wrong(path, "")).startswith("--set: ")
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ("500", 500),
+        ("0.5", 0.5),
+        ("true", True),
+        ("[1, 2]", [1, 2]),
+        ("'500'", "500"),
+        ("shop", "shop"),
+        ("", ""),
+        ("1\nb = 2", "1\nb = 2"),
+        ("[" * 9999, "[" * 9999),
+    ],
+)
+def test_a_setting_of_an_argument_has_the_type_that_it_is_written_as(
+    file: Path, text: str, value: object
+) -> None:
+    file.write_text('[[transform]]\nname = "slow"\n')
+    document = read(file, f"transform.slow.arguments.least={text}")
+    assert document.data["transform"][0]["arguments"] == {"least": value}
 
 
 def test_the_last_of_two_settings_counts(file: Path) -> None:
@@ -176,7 +199,7 @@ def test_what_came_from_the_environment_is_never_shown(file: Path) -> None:
     url = document.data["source"]["url"]
     assert url == "db://me:s3cret@host"
     assert isinstance(url, Filled)
-    assert "s3cret" not in repr(document) + repr(url) + shown(url)
+    assert "s3cret" not in repr(document) + repr(url) + repr(filled_like(url, url[5:]))
     error = document.wrong(("source", "url"), f" {url}; no s3cret here")
     assert str(error) == f"{file}:2: source.url db://me:${{PASSWORD}}@host; no ${{PASSWORD}} here"
 

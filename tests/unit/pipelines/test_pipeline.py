@@ -88,7 +88,7 @@ def test_a_small_file_is_completed(tmp_path: Path) -> None:
         False,
         "views.out",
     )
-    assert pipeline.run.master == "local[*]"
+    assert pipeline.run.master == "local[*,4]"
     assert pipeline.checkpoint(sink) == f"{tmp_path}/nsqflow-data/views/out/checkpoint"
     assert pipeline.spool(sink) == f"{tmp_path}/nsqflow-data/views/out/spool"
 
@@ -363,6 +363,30 @@ def test_two_sinks_can_not_write_to_one_folder(tmp_path: Path) -> None:
     assert "is that of another sink; two queries can't write to one folder" in refusal(
         tmp_path, text
     )
+
+
+def test_two_sinks_can_not_have_one_name_however_short(tmp_path: Path) -> None:
+    text = SMALLEST.replace('"out"', '"a"') + "[[sink]]\nname = 'a'\nformat = 'nsq'\n"
+    said = refusal(tmp_path, text + "channel = 'other'\n")
+    assert said.startswith("9: sink.a.name 'a' is that of another sink; ")
+
+
+def test_dates_and_numbers_are_options_as_they_are_written(tmp_path: Path) -> None:
+    text = SMALLEST + "options = { day = 2026-01-31, at = 07:32:00, n = 5, x = 0.5, b = true }"
+    (sink,) = load(tmp_path, text).sinks
+    assert sink.options == {
+        "day": "2026-01-31",
+        "at": "07:32:00",
+        "n": "5",
+        "x": "0.5",
+        "b": "true",
+    }
+
+
+def test_of_several_options_the_wrong_one_is_named(tmp_path: Path) -> None:
+    text = SMALLEST + "[source.options]\nauthSecret = 'x'\ntls = true\ntlss = true\n"
+    said = refusal(tmp_path, text)
+    assert said.startswith("11: source.options.tlss: unknown option 'tlss'; did you mean tls?")
 
 
 def test_a_mistake_that_was_set_is_told_of_the_command_line(tmp_path: Path) -> None:
