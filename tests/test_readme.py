@@ -44,7 +44,7 @@ def test_it_gives_two_commands_that_are_there() -> None:
         "./dev test",
     ]
     listing = subprocess.check_output([ROOT / "dev", "help"], text=True, timeout=60)
-    assert re.findall(r"^  (demo|test) +(?!\w+\.\.\.)", listing, re.MULTILINE)
+    assert {"demo", "test"} <= {*re.findall(r"^  (\w+) ", listing, re.MULTILINE)}
 
 
 def test_it_names_verbs_that_are_there() -> None:

@@ -5,13 +5,11 @@ from __future__ import annotations
 import json
 import os
 import re
-import select
 import shlex
 import shutil
 import signal
 import subprocess
 import sys
-import termios
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
@@ -21,8 +19,9 @@ from typing import Any
 import pytest
 
 from nsqflow.cli.errors import Terminated
-from nsqflow.cli.run import _Signals
-from tests.cli.commands import Here, OnTerminal, run
+from nsqflow.cli.signals import Signals
+from tests.cli.commands import Here, run
+from tests.cli.terminals import Terminal
 from tests.fixtures.servers import ROOT, Nsqd, start_nsqd
 from tests.fixtures.spark import JVM, SPARK_PATIENCE, Program, session_members
 
@@ -204,7 +203,7 @@ def test_a_wrong_file_is_told_without_loading_spark(file: Path) -> None:
 
 def test_a_signal_is_raised_before_spark_runs_and_remembered_after() -> None:
     before = signal.getsignal(signal.SIGTERM), signal.getsignal(signal.SIGINT)
-    with _Signals() as signals:
+    with Signals() as signals:
         with pytest.raises(Terminated):
             signal.raise_signal(signal.SIGTERM)
         with pytest.raises(KeyboardInterrupt):
@@ -435,34 +434,6 @@ def test_a_dry_run_leaves_nothing_behind_whatever_the_file_says(file: Path, nsqd
 
 
 # --- on a terminal ------------------------------------------------------------------------------
-
-
-class Terminal(OnTerminal):
-    """A terminal whose Ctrl-C goes to all processes of the command, as it does for people."""
-
-    def _start(self, command: list[str], env: Any) -> subprocess.Popen[bytes]:
-        wrapped = [sys.executable, "-c", CONTROLLED, *command]
-        return super()._start(wrapped, env)
-
-    def await_shown(self, pattern: str) -> None:
-        deadline = time.monotonic() + 2 * SPARK_PATIENCE
-        while not re.search(pattern, self.shown):
-            assert time.monotonic() < deadline, self.shown
-            if select.select([self._output()], [], [], 1.0)[0]:
-                assert self._read(), self.shown
-
-    def __exit__(self, *_: object) -> None:
-        for member in session_members(self.process.pid):
-            with suppress(ProcessLookupError):
-                os.kill(member, signal.SIGKILL)
-        super().__exit__(*_)
-
-
-CONTROLLED = f"""
-import fcntl, os, sys
-fcntl.ioctl(0, {termios.TIOCSCTTY}, 0)
-os.execv(sys.argv[1], sys.argv[1:])
-"""
 
 
 def test_a_table_shows_progress_and_ctrl_c_ends_it_in_good_order(file: Path, nsqd: Nsqd) -> None:

@@ -17,7 +17,7 @@ import pytest
 from nsqflow.blocking import Producer
 from nsqflow.broker import BackgroundBroker
 from tests.cli.commands import install_command, run
-from tests.cli.test_run import Terminal
+from tests.cli.terminals import Terminal
 from tests.fixtures.spark import SPARK_PATIENCE, Program, session_members
 
 if TYPE_CHECKING:
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.timeout(600)
 
 COMMAND = [sys.executable, "-m", "nsqflow", "demo"]
+WRONG = ("lost", "duplicated", "altered", "left in NSQ")
 SMALL = ["--seconds", "3", "--rate", "300"]
 
 
@@ -36,7 +37,7 @@ def demo(folder: Path, *words: str) -> Program:
 def number(lines: Sequence[str], name: str) -> int:
     """What the account says of something."""
     (line,) = [line for line in lines if line.startswith(f"{name} ")]
-    return int(line.split()[1].replace(",", ""))
+    return int(line.removeprefix(name).split()[0].replace(",", ""))
 
 
 def check_files(spark: SparkSession, folder: Path, archived: int, dead: int) -> None:
@@ -76,14 +77,14 @@ def test_the_example_of_the_help_runs_as_it_stands_and_its_account_is_true(
         lines = program.await_end(4 * SPARK_PATIENCE)
         assert program.log == []
     account = {
-        name: number(lines, name)
-        for name in ("published", "archived", "dead-lettered", "lost", "duplicated", "altered")
+        name: number(lines, name) for name in ("published", "archived", "dead-lettered", *WRONG)
     }
     assert account["archived"] + account["dead-lettered"] == account["published"] > 5000
     assert account["dead-lettered"] > 0
-    assert [account[name] for name in ("lost", "duplicated", "altered")] == [0, 0, 0]
-    assert number(lines, "summed") == account["archived"]
-    assert any(re.match(r"[\d,]+ messages published, archive [\d,]+, ", line) for line in lines)
+    assert [account[name] for name in WRONG] == [0, 0, 0, 0]
+    assert number(lines, "summed up") == account["archived"]
+    assert any(line.endswith(" back through NSQ: all right") for line in lines)
+    assert any(re.match(r"[\d,]+ messages published, read by archive [\d,]+, ", li) for li in lines)
     place = Path("nsqflow-demo", "1")
     assert f"Throughput and latency: {place}/chart.svg" in lines
     check_files(spark, tmp_path / place, account["archived"], account["dead-lettered"])
@@ -99,13 +100,41 @@ def test_the_account_comes_as_json_and_no_run_touches_the_files_of_another(tmp_p
         assert program.log == []
     account = json.loads(line)
     assert account["right"] is True
-    assert (account["lost"], account["duplicated"], account["altered"]) == (0, 0, 0)
+    wrong = ("lost", "duplicated", "altered", "left", "missummed")
+    assert [account[name] for name in wrong] == [0] * 5
     assert account["archived"] + account["dead_lettered"] == account["published"] > 500
     assert account["archive"] == "out/2/archive"
     assert [*earlier.iterdir()] == []
     screen = "".join(ET.parse(picture).getroot().itertext()).replace("\xa0", " ")
     assert "slowest pages" in screen
     assert "//" not in screen  # nothing is loaded from elsewhere
+
+
+LOSING = """
+import sys
+
+from nsqflow.cli import main
+from nsqflow.cli.demo.visits import Visits
+
+make = Visits.make
+
+def lose_the_first(visits, count, now):
+    bodies = make(visits, count, now)
+    return bodies[1:] if visits.total == len(bodies) > 0 else bodies
+
+Visits.make = lose_the_first
+sys.exit(main(["demo", *sys.argv[1:]]))
+"""
+
+
+def test_a_message_that_is_lost_is_in_the_account_and_in_the_exit_code(tmp_path: Path) -> None:
+    with Program([sys.executable, "-c", LOSING, *SMALL, "--json"], tmp_path) as program:
+        (line,) = [program.await_line("lost", 4 * SPARK_PATIENCE).string]
+        assert program.process.wait(SPARK_PATIENCE) == 1, program.account()
+    account = json.loads(line)
+    assert account["right"] is False
+    assert (account["lost"], account["duplicated"], account["altered"]) == (1, 0, 0)
+    assert account["archived"] + account["dead_lettered"] == account["published"] - 1
 
 
 def test_on_a_terminal_a_live_view_is_seen_and_then_the_account(tmp_path: Path) -> None:
@@ -124,7 +153,7 @@ def test_on_a_terminal_a_live_view_is_seen_and_then_the_account(tmp_path: Path) 
 
 @pytest.mark.parametrize("moment", ["starting Spark", "starting the queries", "last batch"])
 def test_ctrl_c_ends_it_cleanly(moment: str, tmp_path: Path) -> None:
-    with Terminal(["demo", "--seconds", "3600", "--folder", str(tmp_path)]) as command:
+    with Terminal(["demo", "--seconds", "300", "--folder", str(tmp_path)]) as command:
         command.await_text(moment, 4 * SPARK_PATIENCE)
         command.type("\x03")
         assert command.end() == 130
@@ -132,13 +161,33 @@ def test_ctrl_c_ends_it_cleanly(moment: str, tmp_path: Path) -> None:
         shown = command.shown
     assert members == []
     assert "Traceback" not in shown
-    last = f"nsqflow: not finished; what there is is in {tmp_path}/1, "
-    assert shown.splitlines()[-1].startswith(last)
+    assert shown.splitlines()[-1] == f"nsqflow: not finished; what there is, is in {tmp_path}/1"
 
 
-def test_sigterm_ends_it_cleanly(tmp_path: Path) -> None:
-    with demo(tmp_path, "--seconds", "3600") as program:
+LOOPBACK = {"0100007F", "0" * 16 + "FFFF00000100007F", "0" * 24 + "01000000"}
+
+
+def listening_addresses(session: int) -> set[str]:
+    """Where the processes of a session listen, as Linux writes it."""
+    addresses = set()
+    for member in session_members(session):
+        place = Path("/proc", str(member))
+        sockets = {os.readlink(link) for link in (place / "fd").iterdir()}
+        for table in ("net/tcp", "net/tcp6"):
+            for line in (place / table).read_text().splitlines()[1:]:
+                fields = line.split()
+                if fields[3] == "0A" and f"socket:[{fields[9]}]" in sockets:
+                    addresses.add(fields[1].partition(":")[0])
+    return addresses
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="asks /proc")
+def test_it_listens_on_loopback_alone_and_sigterm_ends_it_cleanly(tmp_path: Path) -> None:
+    with demo(tmp_path, "--seconds", "300") as program:
         program.await_line("messages published", 4 * SPARK_PATIENCE)
+        listening = listening_addresses(program.process.pid)
+        assert listening
+        assert listening <= LOOPBACK
         program.process.send_signal(signal.SIGTERM)
         assert program.process.wait(SPARK_PATIENCE) == 143, program.account()
         assert session_members(program.process.pid) == []

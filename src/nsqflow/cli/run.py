@@ -8,15 +8,14 @@ import tempfile
 import time
 from collections.abc import Mapping
 from pathlib import Path
-from types import FrameType
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from nsqflow.cli.errors import Terminated
 from nsqflow.cli.progress import View, describe, open_view
 from nsqflow.cli.screen import clean
 from nsqflow.cli.servers import ConfigOption, Servers
+from nsqflow.cli.signals import Signals
 from nsqflow.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -80,7 +79,7 @@ def _rehearse(pipeline: Pipeline, as_json: bool) -> None:
     from nsqflow.pipelines.rehearsal import rehearse
     from nsqflow.pipelines.session import session
 
-    with _Signals() as signals, tempfile.TemporaryDirectory(prefix="nsqflow-") as folder:
+    with Signals() as signals, tempfile.TemporaryDirectory(prefix="nsqflow-") as folder:
         # Whatever the file says: this must leave nothing behind.
         nowhere = {
             "spark.sql.warehouse.dir": f"{folder}/warehouse",
@@ -105,7 +104,7 @@ def _run(pipeline: Pipeline, as_json: bool) -> None:
     from nsqflow.pipelines.session import session
 
     with (
-        _Signals() as signals,
+        Signals() as signals,
         open_view(pipeline, as_json=as_json) as view,
         session(pipeline) as spark,
     ):
@@ -123,7 +122,7 @@ def _run(pipeline: Pipeline, as_json: bool) -> None:
     signals.raise_again()
 
 
-def _watch(running: Running, view: View, signals: _Signals) -> None:
+def _watch(running: Running, view: View, signals: Signals) -> None:
     while running.is_active() and not signals.number:
         view.show(running)
         time.sleep(_TICK)
@@ -133,42 +132,3 @@ def _watch(running: Running, view: View, signals: _Signals) -> None:
     while running.is_busy() and not signals.urgent:
         view.show(running)
         time.sleep(_TICK)
-
-
-# --- signals ------------------------------------------------------------------------------------
-
-
-class _Signals:
-    """SIGINT and SIGTERM: remembered while the queries run, and raised before."""
-
-    def __init__(self) -> None:
-        self.number = 0
-        """The first that came."""
-        self.urgent = False
-        """Whether there was a second."""
-        self._raising = True
-        self._before = {n: signal.getsignal(n) for n in (signal.SIGINT, signal.SIGTERM)}
-
-    def __enter__(self) -> _Signals:
-        for number in self._before:
-            signal.signal(number, self._handle)
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        for number, handler in self._before.items():
-            signal.signal(number, handler)
-
-    def take_over(self) -> None:
-        """From now on remember them: Spark runs, and must not be interrupted."""
-        self._raising = False
-
-    def raise_again(self) -> None:
-        """Raise what was remembered, now that all is wound up."""
-        if self.number:
-            raise KeyboardInterrupt if self.number == signal.SIGINT else Terminated
-
-    def _handle(self, number: int, _: FrameType | None) -> None:
-        if self._raising:
-            raise KeyboardInterrupt if number == signal.SIGINT else Terminated
-        self.urgent = self.number != 0
-        self.number = self.number or number

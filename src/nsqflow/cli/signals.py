@@ -1,4 +1,4 @@
-"""Running a coroutine until it is done, or until Ctrl-C or SIGTERM; nothing is left behind."""
+"""Ctrl-C and SIGTERM: they end a coroutine, or what runs on Spark, and nothing is left behind."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ import contextlib
 import signal
 import threading
 from collections.abc import Callable, Coroutine, Iterator
-from typing import Any, TypeVar, cast
+from types import FrameType
+from typing import Any, Self, TypeVar, cast
 
 from nsqflow.cli.errors import Terminated
 from nsqflow.cli.screen import Progress
@@ -107,3 +108,39 @@ def _on_sigterm(act: Callable[[], None]) -> Iterator[None]:
     finally:
         loop.remove_signal_handler(signal.SIGTERM)
         signal.signal(signal.SIGTERM, before or signal.SIG_DFL)
+
+
+class Signals:
+    """Both signals beside Spark: raised while it starts, and remembered while it runs."""
+
+    def __init__(self) -> None:
+        self.number = 0
+        """The first that came."""
+        self.urgent = False
+        """Whether there was a second."""
+        self._raising = True
+        self._before = {n: signal.getsignal(n) for n in (signal.SIGINT, signal.SIGTERM)}
+
+    def __enter__(self) -> Self:
+        for number in self._before:
+            signal.signal(number, self._handle)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
+
+    def take_over(self) -> None:
+        """From now on remember them: Spark runs, and must not be interrupted."""
+        self._raising = False
+
+    def raise_again(self) -> None:
+        """Raise what was remembered, now that all is wound up."""
+        if self.number:
+            raise KeyboardInterrupt if self.number == signal.SIGINT else Terminated
+
+    def _handle(self, number: int, _: FrameType | None) -> None:
+        if self._raising:
+            raise KeyboardInterrupt if number == signal.SIGINT else Terminated
+        self.urgent = self.number != 0
+        self.number = self.number or number

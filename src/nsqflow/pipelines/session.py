@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from nsqflow.errors import NsqError
 from nsqflow.pipelines.keys import Place
 from nsqflow.pipelines.pipeline import Pipeline
-from nsqflow.pipelines.refusals import refusals
+from nsqflow.pipelines.refusals import reason, refusals
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -33,10 +33,18 @@ class SparkEnded(NsqError):
     """Spark, or the JVM that it runs in, has ended by itself."""
 
 
+class SparkFailed(NsqError):
+    """Spark could not do something."""
+
+
 @contextmanager
 def session(pipeline: Pipeline, master: str = "", **conf: str) -> Iterator[SparkSession]:
-    """Have Spark for a block; what is raised as its JVM is gone is raised as ``SparkEnded``."""
+    """Have Spark for a block; what is raised as its JVM is gone is raised as ``SparkEnded``.
+
+    Other errors of Spark are raised as ``SparkFailed``: their text is in the JVM, which is to end.
+    """
     from pyspark import SparkContext
+    from pyspark.errors import PySparkException
 
     spark = start_session(pipeline, master, **conf)
     gateway: Any = SparkContext._gateway
@@ -49,6 +57,8 @@ def session(pipeline: Pipeline, master: str = "", **conf: str) -> Iterator[Spark
             code = gateway.proc.wait(_MOMENT)
             hint = "for want of memory? see spark.driver.memory in [run.conf]"
             raise SparkEnded(f"Spark's Java has ended by itself, with {code}; {hint}") from error
+        if isinstance(error, PySparkException) or hasattr(error, "java_exception"):
+            raise SparkFailed(reason(error)) from error
         raise
     finally:
         end_session(spark)
@@ -60,10 +70,13 @@ def start_session(pipeline: Pipeline, master: str = "", **conf: str) -> SparkSes
 
     prepare_java()
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-    # Both tell errors with their stack, before anybody can say them in one line.
+    # They tell errors with their stack, before anybody can say them in one line.
     logging.getLogger("SQLQueryContextLogger").disabled = True
+    logging.getLogger("py4j").setLevel(logging.DEBUG if _is_debugged() else logging.CRITICAL)
     logging.getLogger().addFilter(_is_no_news)
     settings = _settings(pipeline, master) | conf
+    if settings["spark.master"].startswith("local"):
+        os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")  # nobody else has to reach it
     settings["spark.driver.extraJavaOptions"] = _java_options(settings)
     return _start(settings, pipeline.run.place)
 
@@ -79,6 +92,7 @@ def end_session(spark: SparkSession) -> None:
     finally:
         _end(gateway)
         logging.getLogger().removeFilter(_is_no_news)
+        logging.getLogger("py4j").setLevel(logging.NOTSET)
 
 
 def _start(settings: Mapping[str, str], place: Place) -> SparkSession:
@@ -149,7 +163,11 @@ def _is_no_news(record: logging.LogRecord) -> bool:
     return record.module != "java_gateway"
 
 
+def _is_debugged() -> bool:
+    return logging.getLogger("nsqflow").isEnabledFor(logging.DEBUG)
+
+
 def _java_options(settings: dict[str, str]) -> str:
-    debug = logging.getLogger("nsqflow").isEnabledFor(logging.DEBUG)
-    ours = f"-Dlog4j2.configurationFile={_LOG.as_uri()}{' -Dnsqflow.log=warn' if debug else ''}"
+    more = " -Dnsqflow.log=warn" if _is_debugged() else ""
+    ours = f"-Dlog4j2.configurationFile={_LOG.as_uri()}{more}"
     return f"{ours} {settings.get('spark.driver.extraJavaOptions', '')}".strip()

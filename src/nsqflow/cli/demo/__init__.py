@@ -5,29 +5,23 @@ from __future__ import annotations
 import os
 import shutil
 import sys
-import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from nsqflow.cli.errors import Failure
 from nsqflow.cli.screen import console, note
 from nsqflow.errors import ConfigError
 
 if TYPE_CHECKING:
-    from nsqflow.cli.demo.live import Lines
-    from nsqflow.cli.demo.progress import Progress
+    from nsqflow.cli.demo.live import View
     from nsqflow.cli.demo.report import Report
-    from nsqflow.cli.demo.site import Site
-    from nsqflow.cli.run import _Signals as Signals
-    from nsqflow.pipelines.running import Running
+    from nsqflow.cli.demo.watch import Watch
 
-_TICK = 0.25  # seconds between two looks
-_PATIENCE = 120.0  # seconds without any batch
-_LAST = 5.0  # seconds for the last results to come back
+_MOST = 1_000_000  # messages: each is remembered until it is accounted for
+_GLOB = "[]{}*?\\"  # in a path, they mean something to Spark
 _FILES = ("pipeline.toml", "pages.csv")
 # Not where the file says: who runs it afterwards, on another NSQ, begins anew.
 _SETTINGS = (
@@ -49,7 +43,12 @@ def demo(
     ] = 20,
     rate: Annotated[
         int,
-        typer.Option("--rate", min=1, max=100_000, help="Messages per second, on the average."),
+        typer.Option(
+            "--rate",
+            min=1,
+            max=50_000,
+            help="Messages per second; half as many more and less as time goes by.",
+        ),
     ] = 2000,
     folder: Annotated[
         Path,
@@ -75,101 +74,69 @@ def demo(
     Example:
       $ nsqflow demo --seconds 5
     """
-    import pyspark  # noqa: F401  (if it is missing, nothing is made)
+    _check_options(seconds, rate, folder, picture)
+    # If one of them is missing, nothing is made.
+    import pyspark  # noqa: F401
 
+    from nsqflow.cli.demo.report import save
     from nsqflow.cli.demo.site import Site
-    from nsqflow.cli.run import _Signals as Signals
+    from nsqflow.cli.demo.watch import Watch
+    from nsqflow.cli.signals import Signals
+    from nsqflow.spark.java import prepare_java
 
-    if picture is not None and not picture.absolute().parent.is_dir():
-        raise ConfigError(f"--picture {str(picture)!r}: there is no such folder")
+    prepare_java()
     place = _new_folder(folder)
     try:
         with Signals() as signals:
             with _view(as_json) as view, Site(rate, seconds, seed) as site:
-                report = _run(site, place, view, signals, picture)
+                watch = Watch(site, view, signals)
+                report = _run(watch, place)
             signals.raise_again()
     except BaseException:
-        note(f"not finished; what there is is in {place}, what Spark said in {place}/spark.log")
+        note(f"not finished; what there is, is in {place}")
         raise
     assert report is not None  # or a signal would have been raised
-    report.tell_json() if as_json else report.tell()
+    if picture is not None:
+        save(picture, watch.picture)
+    if as_json:
+        report.tell_json()
+    else:
+        report.tell()
     return 0 if report.account.is_right else 1
 
 
-def _run(
-    site: Site, place: Path, view: Lines, signals: Signals, picture: Path | None
-) -> Report | None:
-    from nsqflow.cli.demo.progress import Progress
+def _check_options(seconds: float, rate: int, folder: Path, picture: Path | None) -> None:
+    if seconds * rate > _MOST:
+        raise ConfigError(f"--seconds {seconds:g} at --rate {rate}: more than {_MOST:,} messages")
+    if bad := {*_GLOB} & {*str(folder.absolute())}:
+        raise ConfigError(f"--folder {str(folder.absolute())!r}: {min(bad)} is not allowed there")
+    if picture is not None and not picture.absolute().parent.is_dir():
+        raise ConfigError(f"--picture {str(picture)!r}: there is no such folder")
+
+
+def _run(watch: Watch, place: Path) -> Report | None:
+    """Run the pipeline on the site; nothing comes of it if a signal ends it."""
     from nsqflow.cli.demo.report import make_report
     from nsqflow.pipelines.pipeline import load_pipeline
     from nsqflow.pipelines.running import Running
-    from nsqflow.pipelines.session import end_session, start_session
+    from nsqflow.pipelines.session import session
 
-    pipeline = load_pipeline(place / "pipeline.toml", _SETTINGS, servers=site.servers)
-    progress = Progress(site, {sink.name: sink.channel or "" for sink in pipeline.sinks})
-    view.say("starting Spark ...")
-    with _stderr_in(place / "spark.log"):
-        spark = start_session(pipeline, **_CONF)
-    try:
-        signals.take_over()
-        view.say("starting the queries ...")
-        running = Running(spark, pipeline)
+    pipeline = load_pipeline(place / "pipeline.toml", _SETTINGS, servers=watch.site.servers)
+    watch.view.say("starting Spark ...")
+    with ExitStack() as stack:
+        with _stderr_in(place / "spark.log"):
+            spark = stack.enter_context(session(pipeline, **_CONF))
+        watch.signals.take_over()
+        watch.view.say("starting the queries ...")
+        running = Running(spark, pipeline, lambda: watch.signals.number)
         try:
-            _watch(running, progress, view, signals, picture)
-            if not signals.number:
-                _end(running, view, signals)
+            progress = watch.follow(running, [sink.name for sink in pipeline.sinks])
         finally:
             running.stop()
-        if signals.number:
+        if watch.signals.number:
             return None
-        view.say("reading what was written, and counting ...")
+        watch.view.say("reading what was written, and counting ...")
         return make_report(spark, progress, place)
-    finally:
-        end_session(spark)
-
-
-def _watch(
-    running: Running, progress: Progress, view: Lines, signals: Signals, picture: Path | None
-) -> None:
-    """Show how it goes, until all that was published has been through all queries."""
-    from nsqflow.cli.demo.live import draw
-
-    site, last = progress.site, time.monotonic()
-    while not signals.number and not progress.is_done():
-        now = time.monotonic()
-        for batch in running.news():
-            progress.add(batch)
-            last = now
-        _check(running, site, now - last)
-        if site.begun:
-            progress.mark(now)
-            view.show(progress)
-        elif all(progress.batches.values()):
-            # The first batch of a query is empty, and takes longest: now they are warm.
-            site.open()
-        if picture and progress.passed > site.seconds / 2:
-            picture.write_text(draw(progress))
-            picture = None
-        time.sleep(_TICK)
-    deadline = time.monotonic() + _LAST
-    while not signals.number and not progress.is_summed() and time.monotonic() < deadline:
-        time.sleep(_TICK)
-
-
-def _check(running: Running, site: Site, idle: float) -> None:
-    running.check()
-    if site.error:
-        raise site.error
-    if idle > _PATIENCE:
-        raise Failure(f"there was no batch for {idle:.0f} s", "--debug tells more")
-
-
-def _end(running: Running, view: Lines, signals: Signals) -> None:
-    """Let batches that Spark makes to clean up end: to break them off is an error to it."""
-    view.say("ending the queries ...")
-    running.end()
-    while running.is_busy() and not signals.number:
-        time.sleep(_TICK)
 
 
 def _new_folder(parent: Path) -> Path:
@@ -204,7 +171,7 @@ def _stderr_in(path: Path) -> Iterator[None]:
 
 
 @contextmanager
-def _view(as_json: bool) -> Iterator[Lines]:
+def _view(as_json: bool) -> Iterator[View]:
     from nsqflow.cli.demo.live import Lines, Quiet, Screen, can_draw
 
     if as_json or not can_draw():

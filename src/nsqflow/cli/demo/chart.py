@@ -25,16 +25,16 @@ class Line:
     points: Sequence[Point]
 
 
-def per_second(times: Iterable[float], seconds: int) -> list[Point]:
-    """How many of ``times`` fall into each second from 0 on."""
+def per_second(moments: Iterable[tuple[float, int]], seconds: int) -> list[Point]:
+    """How many fall into each second from 0 on; of each moment it is known how many it had."""
     counts = [0] * seconds
-    for moment in times:
+    for moment, count in moments:
         if 0 <= moment < seconds:
-            counts[int(moment)] += 1
+            counts[int(moment)] += count
     return [(second + 0.5, float(count)) for second, count in enumerate(counts)]
 
 
-def spread(times: Iterable[float], start: float) -> list[float]:
+def spread(times: Iterable[float], start: float) -> list[tuple[float, int]]:
     """Spread what came at one time over the time since what came before.
 
     A batch comes whole, but was worked on all the while.
@@ -42,7 +42,7 @@ def spread(times: Iterable[float], start: float) -> list[float]:
     spread, before = [], start
     for moment, together in groupby(sorted(times)):
         count = sum(1 for _ in together)
-        spread += [before + (moment - before) * (n + 0.5) / count for n in range(count)]
+        spread += [(before + (moment - before) * (n + 0.5) / count, 1) for n in range(count)]
         before = moment
     return spread
 
@@ -75,8 +75,9 @@ def draw(title: str, throughput: Sequence[Line], latency: Sequence[Line], second
 
 
 def _panel(name: str, lines: Sequence[Line], top: int, seconds: int) -> list[str]:
-    step = _step(max((y for line in lines for _, y in line.points), default=1.0))
-    steps = max(1, math.ceil(max((y for line in lines for _, y in line.points), default=1) / step))
+    highest = max((y for line in lines for _, y in line.points), default=1.0)
+    step = _step(highest)
+    steps = max(1, math.ceil(highest / step))
     highest, across = step * steps, _WIDTH - _LEFT - _RIGHT
     parts = [f'<text x="{_LEFT}" y="{top - 10}" fill="#555">{escape(name)}</text>']
     for number in range(steps + 1):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import re
 import time
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from nsqflow.cli.demo.progress import Progress
 from nsqflow.cli.screen import console, count, on_terminal, rich_table
@@ -19,6 +19,17 @@ _BARS = " ▁▂▃▄▅▆▇█"
 _LINE = 2.0  # seconds between two lines where there is no terminal
 _SLOWEST = 6
 _BAR = 40
+_COLUMNS, _LINES = 60, 14  # that the screen needs
+
+
+class View(Protocol):
+    """How the demo is followed."""
+
+    def say(self, text: str) -> None:
+        """Say what is going on."""
+
+    def show(self, progress: Progress) -> None:
+        """Show how things are, if it is time to."""
 
 
 class Lines:
@@ -40,14 +51,14 @@ class Lines:
         last = [batches[-1].seconds for batches in progress.batches.values() if batches]
         words = [
             f"{count(progress.site.published, 'message')} published",
-            *(f"{name} {progress.read[name]:,}" for name in progress.sinks),
+            "read by " + ", ".join(f"{name} {n:,}" for name, n in progress.read.items()),
             *([f"last batches {max(last):.1f} s"] if last else []),
             *(f"slowest {one.page} {one.p95} ms" for one in progress.slowest()[:1]),
         ]
         print(", ".join(words), flush=True)
 
 
-class Quiet(Lines):
+class Quiet:
     """Nothing: the account alone is wanted."""
 
     def say(self, text: str) -> None:
@@ -57,7 +68,7 @@ class Quiet(Lines):
         """Show nothing."""
 
 
-class Screen(Lines):
+class Screen:
     """A picture that changes in its place."""
 
     def __init__(self, live: Live) -> None:
@@ -145,5 +156,9 @@ def draw(progress: Progress) -> str:
 
 
 def can_draw() -> bool:
-    """Whether there is a terminal, and it knows the characters of the screen."""
-    return on_terminal() and console().encoding.lower().replace("-", "") == "utf8"
+    """Whether there is a terminal with room for the screen, and it knows the characters."""
+    if not on_terminal():
+        return False
+    terminal = console()
+    known = terminal.encoding.lower().replace("-", "") == "utf8"
+    return known and terminal.width >= _COLUMNS and terminal.height >= _LINES

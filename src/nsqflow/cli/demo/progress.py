@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import deque
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from nsqflow.cli.demo.site import Site, Sum
@@ -18,10 +19,9 @@ _SAMPLE = 0.5  # seconds between two values of the curve
 class Progress:
     """What was published, what each query has read of it, and how fast."""
 
-    def __init__(self, site: Site, sinks: dict[str, str]) -> None:
+    def __init__(self, site: Site, sinks: Sequence[str]) -> None:
         self.site = site
         self.sinks = sinks
-        """The sinks, and the channel of each."""
         self.batches: dict[str, list[Batch]] = {name: [] for name in sinks}
         self.read = dict.fromkeys(sinks, 0)
         self._marks: deque[tuple[float, int, dict[str, int]]] = deque()
@@ -36,9 +36,10 @@ class Progress:
         """Whether all that was published has been through every sink."""
         return self.site.is_over and all(n >= self.site.published for n in self.read.values())
 
-    def is_summed(self) -> bool:
-        """Whether the sums that came back know of every view."""
-        return sum(one.views for one in self.site.sums.values()) >= self.site.visits.good
+    def is_settled(self) -> bool:
+        """Whether NSQ has nothing left, and the sums that came back know of every view."""
+        summed = sum(one.views for one in self.site.sums.values())
+        return not self.site.left and summed >= self.site.visits.good
 
     @property
     def passed(self) -> float:
@@ -67,7 +68,7 @@ class Progress:
 
     def waiting(self, sink: str) -> int:
         """How many messages are left for a sink."""
-        return self.site.waiting.get(self.sinks[sink], 0)
+        return max(0, self.site.published - self.read[sink])
 
     def slowest(self) -> list[Sum]:
         """The pages that take longest, in the last window that is known."""

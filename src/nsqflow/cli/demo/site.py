@@ -24,9 +24,11 @@ from nsqflow.client.producer import Producer
 TOPIC = "views"
 RESULTS = "views.by_page"
 
-_TICK = 0.05  # seconds between two publishings
-_LOOK = 0.5  # seconds between two looks at the queues
-_PATIENCE = 30.0  # seconds for the thread to start and to end
+_PAUSE = 0.05  # seconds between two publishings
+_AT_ONCE = 5000  # messages
+_MOST_WAITING = 100_000  # messages; more would fill the broker's memory
+_LOOK = 0.25  # seconds between two looks at the queues
+_THREAD_PATIENCE = 30.0  # seconds for it to start and to end
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +45,7 @@ class Sum:
 class Site:
     """A broker with a topic of page views; it is read while visitors come and go.
 
-    What is public may be read from any thread.
+    What is public may be read from any thread; ``visits`` once it is over.
     """
 
     def __init__(self, rate: float, seconds: float, seed: int) -> None:
@@ -53,13 +55,14 @@ class Site:
         """How many messages nsqd has taken."""
         self.begun = 0.0
         """When the first visitor came, in seconds since the epoch; 0 before."""
-        self.waiting: Mapping[str, int] = {}
-        """How many messages each channel has yet to get rid of."""
+        self.left = 0
+        """How many messages the channels together have yet to get rid of."""
         self.sums: Mapping[tuple[str, str], Sum] = {}
         """The results that came back, by window and page."""
         self.error: BaseException | None = None
         """Why it ended before its time."""
         self._rate = rate
+        self._most = 0  # messages that the fullest channel has
         self._servers: dict[str, list[str]] = {}
         self._open = asyncio.Event()
         self._over = asyncio.Event()
@@ -71,7 +74,7 @@ class Site:
     def __enter__(self) -> Self:
         self._thread.start()
         try:
-            self._ready.result(_PATIENCE)
+            self._ready.result(_THREAD_PATIENCE)
         except BaseException:
             self.__exit__()
             raise
@@ -79,7 +82,7 @@ class Site:
 
     def __exit__(self, *_: object) -> None:
         self._tell(self._closing)
-        self._thread.join(_PATIENCE)
+        self._thread.join(_THREAD_PATIENCE)
 
     def servers(self) -> Mapping[str, list[str]]:
         """Where the broker is."""
@@ -146,17 +149,18 @@ class Site:
     async def _publish(self, producer: Producer) -> None:
         await self._open.wait()
         self.begun, begun = time.time(), time.monotonic()
-        while (passed := time.monotonic() - begun) < self.seconds:
-            await self._publish_up_to(producer, due(passed, self._rate))
-            await asyncio.sleep(_TICK)
-        await self._publish_up_to(producer, due(self.seconds, self._rate))
+        while self.published < (last := due(self.seconds, self._rate)):
+            now = min(last, due(time.monotonic() - begun, self._rate))
+            if self._most < _MOST_WAITING:
+                await self._publish_some(producer, min(_AT_ONCE, now - self.published))
+            await asyncio.sleep(_PAUSE)
         self._over.set()
         await self._closing.wait()
 
-    async def _publish_up_to(self, producer: Producer, total: int) -> None:
-        bodies = self.visits.make(total - self.visits.total, time.time())
+    async def _publish_some(self, producer: Producer, count: int) -> None:
+        bodies = self.visits.make(count, time.time())
         await producer.publish_many(TOPIC, bodies)
-        self.published += len(bodies)
+        self.published += count
 
     async def _read_results(self, consumer: Consumer) -> None:
         async for batch in consumer.batches(size=1000, max_wait=0.1):
@@ -172,12 +176,13 @@ class Site:
 
     async def _look(self, nsqd: Nsqd) -> None:
         while True:
-            stats = await nsqd.stats(TOPIC)
-            self.waiting = {
-                channel.name: channel.depth + channel.in_flight_count
+            stats = await nsqd.stats(TOPIC, include_clients=False)
+            waiting = [
+                channel.depth + channel.in_flight_count + channel.deferred_count
                 for topic in stats.topics
                 for channel in topic.channels
-            }
+            ]
+            self.left, self._most = sum(waiting), max(waiting, default=0)
             await asyncio.sleep(_LOOK)
 
 

@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 import math
 import random
+from array import array
 from datetime import UTC, datetime
+from zlib import crc32
 
 # How often a page is looked at, and how long it takes in the middle, in milliseconds.
 _PAGES = {
@@ -33,18 +35,27 @@ _BROKEN = 0.01  # of all messages
 _TURN = 10.0  # seconds for traffic to rise and fall once
 
 
+DIGEST = "crc32(concat_ws('|', n, unix_millis(at), user, page, coalesce(referrer, ''), ms))"
+"""What Spark makes of a view to compare it with what was published."""
+
+
 class Visits:
-    """Makes messages, and remembers what has been made of them."""
+    """Makes messages, and remembers of each what is needed to know it again."""
 
     def __init__(self, seed: int) -> None:
         self._random = random.Random(seed)
         self._pages = tuple(_PAGES)
         self._weights = tuple(often for often, _ in _PAGES.values())
-        self.good = 0
-        """How many can be parsed; their ``n`` are the numbers below."""
-        self.sum_ms = 0
-        """All their ``ms`` together."""
+        self.digests = array("L")
+        """Of each view that can be parsed, at the place of its ``n``."""
         self.broken: list[bytes] = []
+        self.moments: list[tuple[float, int]] = []
+        """When how many of both were made."""
+
+    @property
+    def good(self) -> int:
+        """How many can be parsed."""
+        return len(self.digests)
 
     @property
     def total(self) -> int:
@@ -53,10 +64,12 @@ class Visits:
 
     def make(self, count: int, now: float) -> list[bytes]:
         """So many more, at ``now`` in seconds since the epoch."""
-        at = datetime.fromtimestamp(now, UTC).isoformat(timespec="milliseconds")
-        return [self._make(at) for _ in range(count)]
+        at_ms = int(now * 1000)
+        at = datetime.fromtimestamp(at_ms / 1000, UTC).isoformat(timespec="milliseconds")
+        self.moments.append((now, count))
+        return [self._make(at, at_ms) for _ in range(count)]
 
-    def _make(self, at: str) -> bytes:
+    def _make(self, at: str, at_ms: int) -> bytes:
         pick = self._random
         (page,) = pick.choices(self._pages, self._weights)
         view: dict[str, object] = {
@@ -66,13 +79,13 @@ class Visits:
             "page": page,
             "referrer": pick.choice(_REFERRERS),
             # Most take about as long, a few much longer.
-            "ms": (ms := max(1, round(_PAGES[page][1] * pick.lognormvariate(0, 0.6)))),
+            "ms": max(1, round(_PAGES[page][1] * pick.lognormvariate(0, 0.6))),
         }
         if pick.random() < _BROKEN:
             self.broken.append(self._break(view))
             return self.broken[-1]
-        self.good += 1
-        self.sum_ms += ms
+        text = f"{view['n']}|{at_ms}|{view['user']}|{page}|{view['referrer'] or ''}|{view['ms']}"
+        self.digests.append(crc32(text.encode()))
         return json.dumps(view).encode()
 
     def _break(self, view: dict[str, object]) -> bytes:
