@@ -375,6 +375,32 @@ def test_a_master_that_is_none_is_a_misuse(
     assert json.loads(nsqd.ask("/stats?format=json")[1])["topics"] == []
 
 
+REFUSED = """
+import sys
+from pathlib import Path
+
+from nsqflow.cli.errors import tell
+from nsqflow.pipelines.pipeline import load_pipeline
+from nsqflow.pipelines.session import session
+
+try:
+    pipeline = load_pipeline(Path(sys.argv[1]), ["source.nsqd=127.0.0.1:4150"])
+    with session(pipeline) as spark:
+        spark.read.parquet("/no/where")
+except Exception as error:
+    sys.exit(tell(error))
+"""
+
+
+def test_what_spark_refuses_is_told_in_one_line_though_its_java_is_gone_by_then(
+    file: Path,
+) -> None:
+    with Program([sys.executable, "-c", REFUSED, str(file)], file.parent) as program:
+        assert program.process.wait(SPARK_PATIENCE) == 1, program.account()
+        program.await_log(r"^nsqflow: \[PATH_NOT_FOUND\] .*/no/where")
+        assert "Traceback" not in "\n".join(program.log)
+
+
 def test_a_spark_that_dies_is_told_in_one_line(file: Path, nsqd: Nsqd) -> None:
     file.write_text(without("copy", "broken"))
     with start(file, nsqd, "--json") as program:
@@ -447,6 +473,15 @@ def test_a_table_shows_progress_and_ctrl_c_ends_it_in_good_order(file: Path, nsq
         assert session_members(terminal.process.pid) == []
     assert "SIGINT: batches that are under way are finished" in terminal.shown
     assert "archive: 150 messages in 2 batches\n" in terminal.shown
+    assert "Traceback" not in terminal.shown
+
+
+def test_a_dry_run_shows_that_it_is_busy_and_ctrl_c_ends_it(file: Path, nsqd: Nsqd) -> None:
+    with Terminal(["run", str(file), "--dry-run"], environment(nsqd)) as terminal:
+        terminal.await_shown("trying it on no messages")
+        terminal.type("\x03")
+        assert terminal.end() == 130, terminal.shown
+        assert session_members(terminal.process.pid) == []
     assert "Traceback" not in terminal.shown
 
 

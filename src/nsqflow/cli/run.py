@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from nsqflow.cli.progress import View, describe, open_view
-from nsqflow.cli.screen import clean
+from nsqflow.cli.screen import busy, clean
 from nsqflow.cli.servers import ConfigOption, Servers
 from nsqflow.cli.signals import Signals
 from nsqflow.errors import ConfigError
@@ -79,7 +79,11 @@ def _rehearse(pipeline: Pipeline, as_json: bool) -> None:
     from nsqflow.pipelines.rehearsal import rehearse
     from nsqflow.pipelines.session import session
 
-    with Signals() as signals, tempfile.TemporaryDirectory(prefix="nsqflow-") as folder:
+    with (
+        Signals() as signals,
+        tempfile.TemporaryDirectory(prefix="nsqflow-") as folder,
+        busy("trying it on no messages ..."),
+    ):
         # Whatever the file says: this must leave nothing behind.
         nowhere = {
             "spark.sql.warehouse.dir": f"{folder}/warehouse",

@@ -6,7 +6,8 @@ import json
 import os
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, TextIO
 
 if TYPE_CHECKING:
@@ -93,6 +94,16 @@ def rich_table(heads: Sequence[str], rows: Rows) -> Table:
     for row in rows:
         table.add_row(*(Text(_text(cell)) for cell in row))
     return table
+
+
+@contextmanager
+def busy(text: str) -> Iterator[None]:
+    """Show a line that moves while a block runs, on a terminal."""
+    if not on_terminal(sys.stderr):
+        yield
+        return
+    with console(stderr=True).status(text, spinner="line"):
+        yield
 
 
 class Progress:

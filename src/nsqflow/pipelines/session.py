@@ -58,7 +58,7 @@ def session(pipeline: Pipeline, master: str = "", **conf: str) -> Iterator[Spark
             hint = "for want of memory? see spark.driver.memory in [run.conf]"
             raise SparkEnded(f"Spark's Java has ended by itself, with {code}; {hint}") from error
         if isinstance(error, PySparkException) or hasattr(error, "java_exception"):
-            raise SparkFailed(reason(error)) from error
+            raise SparkFailed(pipeline.document.hide(reason(error))) from error
         raise
     finally:
         end_session(spark)
