@@ -25,7 +25,7 @@ def test_help_explains_every_verb_on_one_screen(arguments: list[str]) -> None:
     assert max(map(len, out.splitlines())) <= 100
 
 
-@pytest.mark.parametrize("verb", ["tset", "demo", "-x", ""])
+@pytest.mark.parametrize("verb", ["tset", "show", "-x", ""])
 def test_an_unknown_verb_is_refused_in_one_line_with_a_hint(verb: str) -> None:
     code, out, err = run_dev(verb)
     assert (code, out) == (2, "")
