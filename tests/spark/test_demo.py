@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import re
@@ -171,14 +172,23 @@ def listening_addresses(session: int) -> set[str]:
     """Where the processes of a session listen, as Linux writes it."""
     addresses = set()
     for member in session_members(session):
-        place = Path("/proc", str(member))
-        sockets = {os.readlink(link) for link in (place / "fd").iterdir()}
-        for table in ("net/tcp", "net/tcp6"):
-            for line in (place / table).read_text().splitlines()[1:]:
-                fields = line.split()
-                if fields[3] == "0A" and f"socket:[{fields[9]}]" in sockets:
-                    addresses.add(fields[1].partition(":")[0])
+        with contextlib.suppress(FileNotFoundError, ProcessLookupError):  # it has just ended
+            place = Path("/proc", str(member))
+            sockets = open_files(place)
+            for table in ("net/tcp", "net/tcp6"):
+                for line in (place / table).read_text().splitlines()[1:]:
+                    fields = line.split()
+                    if fields[3] == "0A" and f"socket:[{fields[9]}]" in sockets:
+                        addresses.add(fields[1].partition(":")[0])
     return addresses
+
+
+def open_files(process: Path) -> set[str]:
+    files = set()
+    for link in (process / "fd").iterdir():
+        with contextlib.suppress(FileNotFoundError):  # closed meanwhile
+            files.add(os.readlink(link))
+    return files
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="asks /proc")
