@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import AsyncIterator, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from nsqflow import Consumer, Message, News, admin
+from tests.fixtures.loops import eventually
 from tests.fixtures.servers import PATIENCE, Server
 
 if TYPE_CHECKING:
@@ -53,6 +55,38 @@ async def take(consumer: Consumer, count: int) -> list[Message]:
     """Take so many messages into our hands."""
     async with asyncio.timeout(PATIENCE):
         return [await anext(consumer) for _ in range(count)]
+
+
+@contextlib.asynccontextmanager
+async def reading(consumer: Consumer) -> AsyncIterator[list[Message]]:
+    """Keep a reader waiting while the block runs: without one nothing is asked for.
+
+    It finishes what it is given; the list has it all.
+    """
+    taken: list[Message] = []
+
+    async def read() -> None:
+        async for message in consumer:
+            taken.append(message)
+            message.finish()
+
+    task = asyncio.create_task(read())
+    await asyncio.sleep(0)
+    try:
+        yield taken
+    finally:
+        task.cancel()
+        await asyncio.wait([task])
+
+
+WARM_UP = 100
+
+
+async def warm_up(consumer: Consumer, nsqd: Server, topic: str) -> None:
+    """Handle some messages quickly, so that prefetch is at its limit."""
+    async with reading(consumer) as taken:
+        await publish(nsqd, topic, *[b"warm-up"] * WARM_UP)
+        await eventually(lambda: len(taken) == WARM_UP == consumer.stats().counts.finished)
 
 
 async def bodies_from(consumer: Consumer, count: int) -> list[bytes]:

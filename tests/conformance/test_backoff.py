@@ -10,7 +10,15 @@ import pytest
 
 from nsqflow import Consumer, Message, News
 from nsqflow import protocol as nsq
-from tests.conformance.server_side import kinds, publish, rdy_counts, take, topic_of
+from tests.conformance.server_side import (
+    kinds,
+    publish,
+    rdy_counts,
+    reading,
+    take,
+    topic_of,
+    warm_up,
+)
 from tests.fixtures.loops import asynchronous, eventually
 from tests.fixtures.scripted import ScriptedNsqd
 from tests.fixtures.servers import PATIENCE, Kind, Nsqd, start_nsqd
@@ -91,7 +99,8 @@ async def test_rdy_0_goes_out_before_the_result_that_causes_it(topic: str) -> No
         ScriptedNsqd() as peer,
         Consumer(topic, "ch", nsqd=peer.address, backoff_multiplier=0.01) as consumer,
     ):
-        await peer.received(nsq.Rdy)
+        async with reading(consumer):
+            await peer.received(nsq.Rdy)
         for number, answer in enumerate(["requeue", "requeue", "finish"]):
             message = nsq.Message(timestamp=0, attempts=1, id=b"%016d" % number, body=b"x")
             peer.connections[0].send_messages([message])
@@ -173,6 +182,7 @@ async def test_each_success_lowers_the_level_by_one_until_the_full_rdy_is_back(
         backoff_multiplier=0.05,
         on_event=news.append,
     ) as consumer:
+        await warm_up(consumer, three[0], topic)
         await publish(three[0], topic, *(b"%d" % i for i in range(3)))
         await eventually(lambda: consumer.stats().waiting == 3)
         for message in await take(consumer, 3):
@@ -263,6 +273,7 @@ async def test_the_test_goes_on_to_another_nsqd_when_the_one_has_nothing(
         backoff_multiplier=0.01,
         low_rdy_idle_timeout=0.2,
     ) as consumer:
+        await warm_up(consumer, three[0], topic)
         await eventually(lambda: min(rdy_counts(three, topic)) > 0)
         await publish(three[1], topic, b"fails")
         [message] = await take(consumer, 1)

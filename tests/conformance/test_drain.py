@@ -21,7 +21,15 @@ import nsqflow.protocol as nsq
 from nsqflow import Consumer, Drained, Message, Producer
 from nsqflow.client.signals import stopping
 from nsqflow.errors import ConfigError, LocalProtocolError
-from tests.conformance.server_side import bodies_from, channel_stats, publish, take, topic_of
+from tests.conformance.server_side import (
+    WARM_UP,
+    bodies_from,
+    channel_stats,
+    publish,
+    take,
+    topic_of,
+    warm_up,
+)
 from tests.fixtures.loops import asynchronous, eventually
 from tests.fixtures.proxy import Proxy
 from tests.fixtures.scripted import CLOSE, HANG, RESET, Connection, Deed, ScriptedNsqd
@@ -60,12 +68,13 @@ def message(number: int, attempts: int = 1) -> nsq.Message:
 @pytest.mark.proves(rows=[58], defects=[3], wishes=[5])
 @asynchronous
 async def test_what_nobody_was_given_goes_to_somebody_else_at_once(nsqd: Nsqd, topic: str) -> None:
-    await publish(nsqd, topic, *numbers(5))
     consumer = Consumer(topic, "ch", nsqd=nsqd.tcp_address, **PROMPT)
     async with consumer:
+        await warm_up(consumer, nsqd, topic)
+        await publish(nsqd, topic, *numbers(5))
         await eventually(lambda: consumer.stats().waiting == 5)
         assert limbo(nsqd, topic) == 5
-        assert await consumer.close() == Drained(requeued=5)
+        assert await consumer.close() == Drained(handled=WARM_UP, requeued=5)
     assert limbo(nsqd, topic) == 0
     async with Consumer(topic, "ch", nsqd=nsqd.tcp_address, **PROMPT) as other:
         # Long before the timeout of a minute, after which they would come anyway.
@@ -89,7 +98,7 @@ async def test_what_is_in_hands_is_waited_for_and_finished(nsqd: Nsqd, topic: st
         assert not closing.done()
         first.finish()
         second.requeue(0)
-        assert await asyncio.wait_for(closing, PATIENCE) == Drained(finished=1, requeued=4)
+        assert await asyncio.wait_for(closing, PATIENCE) == Drained(handled=1, requeued=4)
     stats = channel_stats(nsqd, topic)
     assert (stats["depth"], stats["in_flight_count"], stats["clients"]) == (4, 0, [])
     assert consumer.stats().in_hands == 0
@@ -143,7 +152,7 @@ async def test_a_message_that_comes_after_all_is_given_back() -> None:
             closing = asyncio.create_task(consumer.close())
             await peer.received(nsq.Req)
             first.finish()
-            assert await asyncio.wait_for(closing, PATIENCE) == Drained(finished=1, requeued=2)
+            assert await asyncio.wait_for(closing, PATIENCE) == Drained(handled=1, requeued=2)
         requeued = [command.id for command in peer.commands if isinstance(command, nsq.Req)]
         assert requeued == [message(2).id, message(3).id]
 
@@ -161,7 +170,7 @@ async def test_messages_that_wait_to_be_given_up_are_given_back_too() -> None:
             closing = asyncio.create_task(consumer.close())
             await peer.received(nsq.Cls)
             first.finish()
-            assert await asyncio.wait_for(closing, 10) == Drained(finished=1, requeued=2)
+            assert await asyncio.wait_for(closing, 10) == Drained(handled=1, requeued=2)
         assert consumer.stats().counts.gave_up == 0
 
 
@@ -173,7 +182,6 @@ async def test_messages_that_wait_to_be_given_up_are_given_back_too() -> None:
 async def test_handlers_that_hang_are_cancelled_and_their_messages_given_back(
     nsqd: Nsqd, topic: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    await publish(nsqd, topic, *numbers(6))
     begun: list[bytes] = []
     cancelled: list[bytes] = []
 
@@ -186,15 +194,17 @@ async def test_handlers_that_hang_are_cancelled_and_their_messages_given_back(
             raise
 
     consumer = Consumer(topic, "ch", nsqd=nsqd.tcp_address, **PROMPT)
+    await warm_up(consumer, nsqd, topic)
+    await publish(nsqd, topic, *numbers(6))
     running = asyncio.create_task(consumer.run(hang, 2, signals=False))
     await eventually(lambda: len(begun) == 2 and consumer.stats().waiting == 4)
     drained = await asyncio.wait_for(consumer.close(0.1), PATIENCE)
-    assert drained == Drained(requeued=4, abandoned=2)
+    assert drained == Drained(handled=WARM_UP, requeued=4, abandoned=2)
     assert await asyncio.wait_for(running, PATIENCE) == drained
     assert sorted(cancelled) == sorted(begun)
     stats = channel_stats(nsqd, topic)
     assert (stats["depth"], stats["in_flight_count"]) == (6, 0)
-    assert "2 messages still in hands" in caplog.text
+    assert "2 messages not answered in time" in caplog.text
 
 
 @pytest.mark.proves(wishes=[5, 11])
@@ -202,7 +212,6 @@ async def test_handlers_that_hang_are_cancelled_and_their_messages_given_back(
 async def test_a_thread_that_blocks_for_ever_does_not_hold_up_the_end(
     nsqd: Nsqd, topic: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    await publish(nsqd, topic, *numbers(5))
     begun, go_on = threading.Event(), threading.Event()
     threads: list[threading.Thread] = []
 
@@ -212,14 +221,17 @@ async def test_a_thread_that_blocks_for_ever_does_not_hold_up_the_end(
         go_on.wait(PATIENCE)
 
     consumer = Consumer(topic, "ch", nsqd=nsqd.tcp_address, **PROMPT)
+    await warm_up(consumer, nsqd, topic)
+    await publish(nsqd, topic, *numbers(5))
     running = asyncio.create_task(consumer.run(block, signals=False))
     await asyncio.to_thread(begun.wait, PATIENCE)
-    await eventually(lambda: consumer.stats().in_hands == 5)
+    await eventually(lambda: consumer.stats().waiting == 4)
+    assert consumer.stats().in_hands == 1
     drained = await asyncio.wait_for(consumer.close(0.1), PATIENCE)
-    assert drained == Drained(requeued=4, abandoned=1)
+    assert drained == Drained(handled=WARM_UP, requeued=4, abandoned=1)
     assert await asyncio.wait_for(running, PATIENCE) == drained
     assert limbo(nsqd, topic) == 0
-    assert "1 messages still in hands" in caplog.text
+    assert "1 messages not answered in time" in caplog.text
     assert "1 threads still in the handler" in caplog.text
     assert len(threads) == 1
     go_on.set()
@@ -247,10 +259,11 @@ async def test_it_is_said_what_is_waited_for(
     async with Consumer(topic, "ch", nsqd=nsqd.tcp_address, **PROMPT) as consumer:
         [message] = await take(consumer, 1)
         closing = asyncio.create_task(consumer.close())
-        await eventually(lambda: "waiting for 1 messages in hands, 30 s at most" in caplog.text)
+        await eventually(lambda: "waiting for 1 unanswered message, 30 s at most" in caplog.text)
+        assert "WARNING" in caplog.text, "it is seen without configuring anything"
         message.finish()
         await closing
-    assert "closed: Drained(finished=1, requeued=0, abandoned=0)" in caplog.text
+    assert "closed: Drained(handled=1, requeued=0, abandoned=0)" in caplog.text
 
 
 @asynchronous
@@ -285,7 +298,7 @@ def at_the_warning(act: Callable[[], None]) -> Iterator[None]:
 
     class Moment(logging.Handler):
         def emit(self, record: logging.LogRecord) -> None:
-            if "still in hands" in record.getMessage():
+            if "not answered in time" in record.getMessage():
                 act()
 
     handler, logger = Moment(logging.WARNING), logging.getLogger("nsqflow")
@@ -316,9 +329,9 @@ async def test_closing_again_and_at_the_same_time_is_the_same_end(nsqd: Nsqd, to
         await asyncio.sleep(0)
         impatient.cancel()  # and the others don't mind
         message.finish()
-        assert await asyncio.gather(*closings) == [Drained(finished=1)] * 3
+        assert await asyncio.gather(*closings) == [Drained(handled=1)] * 3
         assert impatient.cancelled()
-        assert await consumer.close() == Drained(finished=1)
+        assert await consumer.close() == Drained(handled=1)
     assert limbo(nsqd, topic) == 0
 
 
@@ -336,7 +349,7 @@ def test_a_drain_timeout_that_is_none_is_refused(timeout: float) -> None:
     @asynchronous
     async def close() -> None:
         consumer = Consumer("t", "ch", nsqd="127.0.0.1:1")
-        with pytest.raises(ConfigError, match=r"drain_timeout .*; 0 or more seconds"):
+        with pytest.raises(ConfigError, match=r"drain_timeout=.* is invalid: must be 0 or more"):
             await consumer.close(timeout)
 
     close()
@@ -439,7 +452,6 @@ async def test_hands_that_hold_messages_of_a_lost_connection_are_waited_for_too(
 
 @asynchronous
 async def test_closing_while_a_handler_runs_lets_it_end(nsqd: Nsqd, topic: str) -> None:
-    await publish(nsqd, topic, *numbers(3))
     begun, go_on = asyncio.Event(), asyncio.Event()
     ended: list[bytes] = []
 
@@ -449,13 +461,15 @@ async def test_closing_while_a_handler_runs_lets_it_end(nsqd: Nsqd, topic: str) 
         ended.append(message.body)
 
     consumer = Consumer(topic, "ch", nsqd=nsqd.tcp_address, **PROMPT)
+    await warm_up(consumer, nsqd, topic)
+    await publish(nsqd, topic, *numbers(3))
     running = asyncio.create_task(consumer.run(handle, signals=False))
     await begun.wait()
     await eventually(lambda: consumer.stats().waiting == 2)
     closing = asyncio.create_task(consumer.close())
     await asyncio.sleep(0)
     go_on.set()
-    assert await closing == await running == Drained(finished=1, requeued=2)
+    assert await closing == await running == Drained(handled=WARM_UP + 1, requeued=2)
     assert len(ended) == 1
     assert limbo(nsqd, topic) == 0
 
@@ -485,7 +499,7 @@ async def test_a_batch_that_was_being_gathered_is_not_waited_for(nsqd: Nsqd, top
     await publish(nsqd, topic, *numbers(3))
     async with Consumer(topic, "ch", nsqd=nsqd.tcp_address, **PROMPT) as consumer:
         gathering = asyncio.ensure_future(anext(consumer.batches(100, 3600)))
-        await eventually(lambda: consumer.stats().in_hands == 3)
+        await eventually(lambda: consumer.stats().waiting == 3)
         gathering.cancel()
         await asyncio.wait([gathering])
         drained = await asyncio.wait_for(consumer.close(), PATIENCE)
@@ -583,7 +597,7 @@ def test_a_signal_drains_without_loss(nsqd: Nsqd, topic: str, number: signal.Sig
     ended = [line for line in lines if line.startswith("ended")]
     assert len(ended) == 2
     # What is given back depends on whether it had come; that nothing is lost shows below.
-    assert re.fullmatch(r"Drained\(finished=2, requeued=[0-8], abandoned=0\)", lines[-1])
+    assert re.fullmatch(r"Drained\(handled=2, requeued=[0-8], abandoned=0\)", lines[-1])
     assert f"{number.name}, closing" in log
     stats = channel_stats(nsqd, topic)
     assert (stats["depth"], stats["in_flight_count"]) == (8, 0)
@@ -624,7 +638,7 @@ def test_several_consumers_drain_together_on_a_signal(nsqd: Nsqd, topic: str) ->
         lines, _ = program.end()
     # What is given back depends on whether it had come: the first of each has, the rest may not.
     for each, line in zip((topic, other), lines[-2:], strict=True):
-        assert re.fullmatch(rf"{each} ch Drained\(finished=1, requeued=[0-2], abandoned=0\)", line)
+        assert re.fullmatch(rf"{each} ch Drained\(handled=1, requeued=[0-2], abandoned=0\)", line)
     for each in (topic, other):
         stats = channel_stats(nsqd, each)
         assert (stats["depth"], stats["in_flight_count"]) == (2, 0)

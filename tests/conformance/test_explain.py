@@ -12,7 +12,13 @@ import pytest
 
 from nsqflow import Consumer
 from nsqflow import protocol as nsq
-from tests.conformance.server_side import publish, rdy_counts, take, topic_of
+from tests.conformance.server_side import (
+    publish,
+    rdy_counts,
+    reading,
+    take,
+    topic_of,
+)
 from tests.fixtures.loops import asynchronous, eventually
 from tests.fixtures.proxy import Proxy
 from tests.fixtures.scripted import HANG, ScriptedNsqd
@@ -90,7 +96,8 @@ async def test_a_connection_says_its_rdy_and_why_it_has_so_much(nsqd: Nsqd, topi
         max_in_flight=10,
         on_event=lambda _: first.append(consumer.explain()),
     ) as consumer:
-        line = await said(consumer, "RDY 10")
+        async with reading(consumer):
+            line = await said(consumer, "RDY 10")
         assert "RDY 1, 0 in flight; is new: has 1 until its first message" in first[0]
         assert line == (
             f"{nsqd.tcp_address}: connected, RDY 10, 0 in flight; has its even share; "
@@ -132,7 +139,7 @@ async def test_messages_of_lost_connections_are_told(nsqd: Nsqd, topic: str) -> 
         messages = await take(consumer, 2)
         proxy.cut()
         await said(consumer, "2 of the messages in hands are of lost connections")
-        await said(consumer, "RDY 0, 0 in flight; waits: messages of lost connections in hands are")
+        await said(consumer, "RDY 0, 0 in flight; waits: messages of lost connections, and")
         for message in messages:
             message.finish()
         await said(consumer, "RDY 2, 0 in flight")
@@ -149,7 +156,10 @@ async def test_paused_is_said(nsqd: Nsqd, topic: str) -> None:
         await said(consumer, f"{topic}/ch: paused, 0 of 200 messages in hands")
         await said(consumer, "RDY 0, 0 in flight; is paused or backing off")
         consumer.resume()
-        await said(consumer, f"{topic}/ch: 0 of 200 messages in hands")
+        await said(consumer, f"{topic}/ch: RDY 0: nothing asks for messages; .*, 0 of 200 messages")
+        async with reading(consumer):
+            await said(consumer, r"prefetch allows 1 in flight \(nothing measured yet\), 0 of 200")
+            await said(consumer, r"RDY 1, .* handlers are expected to start in time \(prefetch\)")
 
 
 @asynchronous
@@ -272,5 +282,5 @@ async def test_stats_go_on_while_the_consumer_drains(nsqd: Nsqd, topic: str) -> 
         assert consumer.stats().connections[0].connected
         message.finish()
         drained = await closing
-        assert (drained.finished, drained.requeued, drained.abandoned) == (1, 0, 0)
+        assert (drained.handled, drained.requeued, drained.abandoned) == (1, 0, 0)
         assert consumer.stats().in_hands == 0

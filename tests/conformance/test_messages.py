@@ -21,6 +21,7 @@ from tests.conformance.server_side import (
     channel_stats,
     kinds,
     publish,
+    reading,
     take,
     topic_of,
 )
@@ -417,7 +418,7 @@ def test_attempts_are_counted_beyond_what_a_signed_number_holds(attempts: int) -
                 message.finish()
         async with ScriptedNsqd() as peer:
             peer.on(nsq.Rdy, [sends(b"x", attempts=attempts)])
-            async with Consumer("t", "ch", nsqd=peer.address) as consumer:
+            async with Consumer("t", "ch", nsqd=peer.address) as consumer, reading(consumer):
                 await peer.received(nsq.Fin)
                 assert consumer.stats().counts.gave_up == 1
 
@@ -688,7 +689,8 @@ async def test_bodies_stay_out_of_the_log(
     async with consumer:
         async with await anext(consumer):
             raise NsqError("wrong")
-        await eventually(lambda: consumer.stats().counts.gave_up == 1)
+        async with reading(consumer):
+            await eventually(lambda: consumer.stats().counts.gave_up == 1)
         await settled(nsqd, topic)
     assert "handler failed on <Message" in caplog.text
     assert "giving up <Message" in caplog.text

@@ -20,6 +20,7 @@ from tests.conformance.server_side import (
     kinds,
     publish,
     rdy_counts,
+    reading,
     take,
     topic_of,
 )
@@ -175,7 +176,8 @@ async def test_messages_that_wait_to_be_given_up_are_dropped_or_given_back(end: 
             **FAST,
         ) as consumer,
     ):
-        await peer.received(nsq.Rdy)
+        async with reading(consumer):
+            await peer.received(nsq.Rdy)
         peer.connections[0].send_messages([FRESH])
         [message] = await take(consumer, 1)
         peer.connections[0].send_messages(WORN)  # they wait for room in our hands
@@ -259,9 +261,12 @@ async def test_an_nsqd_that_throws_us_out_again_and_again_is_tried_ever_more_slo
 
     async with ScriptedNsqd() as peer:
         peer.on(nsq.Sub, [welcome_and_close] * 4)
-        async with Consumer(
-            "orders", "ch", nsqd=peer.address, max_in_flight=7, reconnect_delay=0.1
-        ) as consumer:
+        async with (
+            Consumer(
+                "orders", "ch", nsqd=peer.address, max_in_flight=7, reconnect_delay=0.1
+            ) as consumer,
+            reading(consumer),
+        ):
             times = []
             for _ in range(5):
                 await peer.received(nsq.Sub)
@@ -367,9 +372,12 @@ async def test_messages_that_nobody_asked_for_end_the_connection_and_no_more() -
     news: list[News] = []
     async with ScriptedNsqd() as peer:
         peer.on(nsq.Sub, [push])
-        async with Consumer(
-            "orders", "ch", nsqd=peer.address, max_in_flight=3, on_event=news.append, **FAST
-        ) as consumer:
+        async with (
+            Consumer(
+                "orders", "ch", nsqd=peer.address, max_in_flight=3, on_event=news.append, **FAST
+            ) as consumer,
+            reading(consumer),
+        ):
             await peer.received(nsq.Sub)
             await peer.received(nsq.Sub)
             await peer.received(lambda command: command == nsq.Rdy(3))
@@ -389,7 +397,8 @@ async def test_more_than_rdy_allows_waits_and_is_not_handed_out() -> None:
         ScriptedNsqd() as peer,
         Consumer("orders", "ch", nsqd=peer.address, max_in_flight=2) as consumer,
     ):
-        await peer.received(nsq.Rdy)
+        async with reading(consumer):
+            await peer.received(nsq.Rdy)
         peer.connections[0].send_messages(messages)
         held = await take(consumer, 2)
         third = asyncio.create_task(anext(consumer))
@@ -448,9 +457,10 @@ async def test_closing_leaves_nothing_behind_whatever_the_connection_does(moment
             elif moment == "waiting":
                 await eventually(lambda: kinds(news) == ["connect_failed"])
             else:
-                await peer.received(nsq.Rdy)
+                async with reading(consumer):
+                    await peer.received(nsq.Rdy)
             drained = await consumer.close()
-    assert (drained.finished, drained.requeued, drained.abandoned) == (0, 0, 0)
+    assert (drained.handled, drained.requeued, drained.abandoned) == (0, 0, 0)
 
 
 @asynchronous
@@ -463,7 +473,7 @@ async def test_orphans_do_not_keep_a_consumer_from_closing(nsqd: Nsqd, topic: st
         proxy.cut()
         await eventually(lambda: connected(consumer) == 0)
         drained = await consumer.close(drain_timeout=0.1)
-        assert (drained.finished, drained.requeued, drained.abandoned) == (0, 0, 0)
+        assert (drained.handled, drained.requeued, drained.abandoned) == (0, 0, 0)
         message.finish()  # no harm: it is late
         await eventually(lambda: consumer.stats().counts.orphaned == 1)
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 from functools import partial
+from typing import Any
 
 from nsqflow.blocking.calls import Errand
 from nsqflow.blocking.loop import LoopThread
@@ -13,12 +14,15 @@ from nsqflow.errors import LocalProtocolError
 
 
 def each(
-    thread: LoopThread, batches: AsyncIterator[Batch], closed: Callable[[], bool]
+    thread: LoopThread,
+    batches: AsyncIterator[Batch],
+    put_back: Callable[[Batch], None],
+    closed: Callable[[], bool],
 ) -> Iterator[Batch]:
-    """Give one after the other, until the consumer is closed."""
+    """Return one after the other, until the consumer is closed."""
     while True:
         try:
-            batch = thread.ask(_Gathering(partial(_next, batches)))
+            batch = thread.ask(_Gathering(partial(_next, batches), put_back))
         except LocalProtocolError:
             if closed():  # while the last batch was handled
                 return
@@ -31,19 +35,26 @@ def each(
 class _Gathering(Errand[Batch | None]):
     """A batch that is being gathered."""
 
-    __slots__ = ()
+    __slots__ = ("_put_back",)
+
+    def __init__(
+        self,
+        work: Callable[[], Coroutine[Any, Any, Batch | None]],
+        put_back: Callable[[Batch], None],
+    ) -> None:
+        super().__init__(work)
+        self._put_back = put_back
 
     def withdraw(self) -> None:
-        """Stop gathering, or give back what is gathered already."""
+        """Stop gathering, or keep what is gathered already for the next caller."""
         if self._task is not None:
             self._task.cancel()
-            self._task.add_done_callback(_give_back)
+            self._task.add_done_callback(self._keep)
+
+    def _keep(self, task: asyncio.Task[Batch | None]) -> None:
+        if not task.cancelled() and task.exception() is None and (batch := task.result()):
+            self._put_back(batch)
 
 
 async def _next(batches: AsyncIterator[Batch]) -> Batch | None:
     return await anext(batches, None)
-
-
-def _give_back(task: asyncio.Task[Batch | None]) -> None:
-    if not task.cancelled() and task.exception() is None and (batch := task.result()):
-        batch.requeue(0, backoff=False)

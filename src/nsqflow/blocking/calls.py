@@ -8,22 +8,12 @@ from collections.abc import Callable, Coroutine
 from time import monotonic
 from typing import Any, Generic, TypeVar
 
+from nsqflow.client.handoff import wait_slice
 from nsqflow.errors import LocalProtocolError
 
 T = TypeVar("T")
 
 CLOSED = "it is closed, and so is nsqflow's background thread"
-
-_SLICE = 0.2  # seconds
-
-
-def wait_slice() -> float | None:
-    """Tell how long a thread may wait in one go; None: for ever.
-
-    Signals, such as Ctrl-C, are handled by the main thread. Most often they interrupt what
-    it waits for, but the system is free to deliver them to another one: so it looks.
-    """
-    return _SLICE if threading.current_thread() is threading.main_thread() else None
 
 
 class Call(Generic[T]):

@@ -6,17 +6,16 @@ import asyncio
 import signal
 import threading
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator
-from dataclasses import replace
 from functools import partial
 from types import TracebackType
 from typing import Any, NoReturn, Self, TypeVar, Unpack
 
 from nsqflow.blocking import loop
 from nsqflow.blocking.batches import each
-from nsqflow.blocking.shelf import Shelf
 from nsqflow.blocking.signals import stopping
 from nsqflow.client import consumer as client
 from nsqflow.client.batch import Batch
+from nsqflow.client.handoff import Handoff
 from nsqflow.client.message import Message
 from nsqflow.client.options import ConsumerOptions
 from nsqflow.client.stats import ConsumerStats, Drained
@@ -54,7 +53,7 @@ class Consumer:
         self.topic = topic
         self.channel = channel
         self._thread: loop.LoopThread | None = None
-        self._shelf: Shelf | None = None
+        self._handoff: Handoff | None = None
         self._drained: Drained | None = None
         self._closing = threading.RLock()
         self._disowned = False
@@ -81,8 +80,8 @@ class Consumer:
         return self
 
     def __next__(self) -> Message:
-        shelf = self._shelf or self._begin_shelf()
-        message = None if shelf is None else shelf.take()
+        handoff = self._handoff or self._begin_handoff()
+        message = None if handoff is None else handoff.take()
         if message is None:
             raise StopIteration
         return message
@@ -91,13 +90,14 @@ class Consumer:
         """Give messages in batches of up to ``size``.
 
         A batch comes early, with what there is, ``max_wait`` seconds after its first message,
-        or when nothing more can come before some messages are answered.
+        or when nothing more can come before some messages are answered; at the latest when
+        half of ``msg_timeout`` is over.
         """
         if self._drained is not None:
             return iter(())
         thread = self._begin()
         batches = thread.call(partial(self._gather, size, max_wait))
-        return each(thread, batches, lambda: self._drained is not None)
+        return each(thread, batches, self._put_back, lambda: self._drained is not None)
 
     def run(
         self,
@@ -106,23 +106,31 @@ class Consumer:
         *,
         signals: bool = True,
         auto_answer: bool = True,
+        drain_timeout: float = client.DRAIN_TIMEOUT,
     ) -> Drained:
-        """Give each message to ``handler`` until the consumer is closed; tell how it drained.
+        """Give each message to ``handler`` until the consumer is closed; return the counts.
 
         It runs on ``concurrency`` threads. What it returns from is finished, what it raises
-        on is requeued with a delay. SIGINT and SIGTERM close the consumer, if this is the
-        main thread. ``auto_answer=False`` leaves it to the handler to answer, now or later.
+        on is requeued with a delay. In the main thread SIGINT and SIGTERM close the consumer
+        and wait up to ``drain_timeout`` seconds for its handlers; a second one requeues what
+        they have and ends at once. ``auto_answer=False`` leaves it to the handler to answer,
+        now or later.
         """
         check_handler(handler)
         if self._drained is not None:
             return self._drained
         thread = self._begin()
         work = partial(
-            self._client.run, handler, concurrency, signals=False, auto_answer=auto_answer
+            self._client.run,
+            handler,
+            concurrency,
+            signals=False,
+            auto_answer=auto_answer,
+            drain_timeout=drain_timeout,
         )
         try:
             with stopping(self._stop, wanted=signals):
-                thread.call(self._clear_shelf)
+                thread.call(self._clear_handoff)
                 return thread.run(work)
         finally:
             self._part()
@@ -147,23 +155,23 @@ class Consumer:
 
     def stats(self) -> ConsumerStats:
         """Return what was counted so far, and how things stand."""
-        return self._look(self._stats)
+        return self._look(self._client.stats)
 
     def explain(self) -> str:
         """Say in words how each connection stands, and why nothing arrives where it does not."""
         return self._look(self._client.explain)
 
     def close(self, drain_timeout: float = client.DRAIN_TIMEOUT) -> Drained:
-        """Take no more messages, wait for those in hands, give back the rest; tell the counts.
+        """Take no more messages, wait for unanswered ones, give back the rest; return the counts.
 
-        After ``drain_timeout`` seconds, those still in hands are requeued.
+        After ``drain_timeout`` seconds, those that are still unanswered are requeued.
         """
         with self._closing:
             if self._drained is None and not self._disowned:
                 thread = self._thread
                 if thread is not None:
                     self._drained = thread.run(partial(self._close, drain_timeout))
-                    self._thread = self._shelf = None
+                    self._thread = self._handoff = None
                     loop.release(self, thread)
                 else:
                     self._drained = Drained()
@@ -191,8 +199,8 @@ class Consumer:
         intake = self._client._intake
         for subscription in [] if intake is None else intake.subscriptions.values():
             subscription.disown(self._refuse)
-        inherited = (self._client, self._shelf)
-        self._thread = self._shelf = None
+        inherited = (self._client, self._handoff)
+        self._thread = self._handoff = None
         self._closing = threading.RLock()
         self._disowned = True
         return inherited
@@ -212,11 +220,11 @@ class Consumer:
                 self._thread = loop.lease(self)
             return self._thread
 
-    def _begin_shelf(self) -> Shelf | None:
+    def _begin_handoff(self) -> Handoff | None:
         if self._drained is not None:
             return None
         thread = self._begin()
-        return thread.call(partial(self._open_shelf, thread))
+        return thread.call(partial(self._open_handoff, thread))
 
     def _refuse(self, *_: object) -> NoReturn:
         raise LocalProtocolError(
@@ -231,33 +239,33 @@ class Consumer:
 
     # In the loop
 
-    def _open_shelf(self, thread: loop.LoopThread) -> Shelf:
-        if self._shelf is None:
-            self._shelf = Shelf(thread, self._client._start().inbox)
-        return self._shelf
+    def _open_handoff(self, thread: loop.LoopThread) -> Handoff:
+        if self._handoff is None:
+            inbox = self._client._start().inbox
+            self._handoff = Handoff(inbox, thread.post, before_waiting=thread.forbid_inside)
+        return self._handoff
 
-    def _clear_shelf(self) -> None:
-        if self._shelf is not None:
-            self._shelf.clear()
+    def _clear_handoff(self) -> None:
+        if self._handoff is not None:
+            self._handoff.clear()
 
     def _gather(self, size: int, max_wait: float) -> AsyncIterator[Batch]:
         batches = self._client.batches(size, max_wait)
-        self._clear_shelf()
+        self._clear_handoff()
         return batches
 
     def _set_max_in_flight(self, count: int) -> None:
         self._client.set_max_in_flight(count)
-        # What is on the shelf was put there under the old number.
-        self._clear_shelf()
+        # What was read ahead was read under the old number.
+        self._clear_handoff()
 
-    def _stats(self) -> ConsumerStats:
-        stats = self._client.stats()
-        shelved = 0 if self._shelf is None else len(self._shelf)
-        return replace(stats, in_hands=stats.in_hands - shelved, waiting=stats.waiting + shelved)
+    def _put_back(self, batch: Batch) -> None:
+        """Keep a batch that was gathered for a caller that has gone."""
+        self._client._start().inbox.put_back(batch)
 
     async def _close(self, drain_timeout: float) -> Drained:
-        if self._shelf is not None:
-            self._shelf.end()
+        if self._handoff is not None:
+            self._handoff.end()
         return await self._client.close(drain_timeout)
 
 

@@ -21,7 +21,11 @@ class Standing(Enum):
     OFF_TURN = "waits for its turn: there are more connections than max_in_flight allows"
     TESTED = "is the one connection that tests whether messages succeed again"
     STOPPED = "is paused or backing off"
-    CROWDED_OUT = "waits: messages of lost connections in hands are all that max_in_flight allows"
+    CROWDED_OUT = (
+        "waits: messages of lost connections, and messages that timed out in user code, "
+        "are all that max_in_flight allows"
+    )
+    PREFETCH = "has its part of what the handlers are expected to start in time (prefetch)"
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,8 +105,8 @@ class Allowance:
         self.quiet_since = self.held_since = now
 
     def is_starved(self) -> bool:
-        """Whether it would bring more if it was allowed to."""
-        return self.in_flight > 0 and self.in_flight >= BUSY * self.rdy
+        """Whether it would bring more if it was allowed to, and is not about to be."""
+        return self.in_flight > 0 and self.in_flight >= BUSY * self.rdy and self.rdy >= self.wanted
 
     def is_idle(self, now: float, timeout: float) -> bool:
         """Whether it brought nothing for so long, though it was allowed to."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from types import TracebackType
 from typing import Self
 
@@ -68,30 +68,13 @@ class Batch(list[Message]):
         return self.__exit__(kind, error, traceback)
 
 
-async def gather(
-    inbox: Inbox, starved: Callable[[], bool], size: int, max_wait: float
-) -> AsyncIterator[Batch]:
+async def gather(inbox: Inbox, size: int, max_wait: float) -> AsyncIterator[Batch]:
     """Give batches of up to ``size``.
 
-    A batch is given out early when ``max_wait`` has passed since its first message, or when
-    nothing more can come before some are answered.
+    A batch goes out early when ``max_wait`` has passed since its first message, when nothing
+    more can come before some are answered, or when half of ``msg_timeout`` is over.
     """
-    loop = asyncio.get_running_loop()
-    while await inbox.wait():
-        batch = Batch(inbox.take_many(size))
-        deadline = loop.time() + max_wait
-        try:
-            while len(batch) < size and not starved() and inbox.in_hands < inbox.max_in_flight:
-                async with asyncio.timeout_at(deadline):
-                    if not await inbox.wait():
-                        break
-                batch += inbox.take_many(size - len(batch))
-        except TimeoutError:
-            pass
-        except BaseException:
-            # Nobody was given it, so nobody else can answer for it.
-            batch.requeue(0, backoff=False)
-            raise
-        yield batch
-        # Who does not wait while handling a batch gives the loop no turn.
+    while messages := await inbox.gather(size, max_wait):
+        yield Batch(messages)
+        # A caller that does not wait while handling a batch gives the loop no turn.
         await asyncio.sleep(0)

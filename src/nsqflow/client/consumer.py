@@ -24,7 +24,7 @@ from nsqflow.protocol import check_channel, check_topic
 logger = logging.getLogger(__name__)
 
 DRAIN_TIMEOUT = 30.0  # seconds
-_PATIENCE = 1.0  # seconds until it is said what is waited for
+_REPORT_AFTER = 0.5  # seconds until a close that waits says what for
 
 
 class Consumer:
@@ -54,6 +54,7 @@ class Consumer:
         self._intake: Intake | None = None
         self._closing: asyncio.Task[Drained] | None = None
         self._workers: set[asyncio.Task[None]] = set()
+        self._drain_timeout = DRAIN_TIMEOUT  # after a signal
 
     def __repr__(self) -> str:
         return f"<Consumer {self.topic}/{self.channel}>"
@@ -84,12 +85,13 @@ class Consumer:
         """Give messages in batches of up to ``size``.
 
         A batch comes early, with what there is, ``max_wait`` seconds after its first message,
-        or when nothing more can come before some messages are answered.
+        or when nothing more can come before some messages are answered; at the latest when
+        half of ``msg_timeout`` is over. What was gathered when a caller is cancelled waits
+        for the next one.
         """
         if size < 1 or not 0 <= max_wait < float("inf"):
             raise ConfigError(f"size {size!r}, max_wait {max_wait!r}; 1 or more, 0 or more seconds")
-        intake = self._start()
-        return gather(intake.inbox, intake.rdy.is_starved, size, max_wait)
+        return gather(self._start().inbox, size, max_wait)
 
     async def run(
         self,
@@ -98,14 +100,17 @@ class Consumer:
         *,
         signals: bool = True,
         auto_answer: bool = True,
+        drain_timeout: float = DRAIN_TIMEOUT,
     ) -> Drained:
-        """Give each message to ``handler`` until the consumer is closed; tell how it drained.
+        """Give each message to ``handler`` until the consumer is closed; return the counts.
 
         What the handler returns from is finished, what it raises on is requeued with a
         delay. An ``async def`` runs in the loop, ``concurrency`` at a time; a plain ``def``
-        on as many threads. SIGINT and SIGTERM close the consumer, a second one at once.
-        ``auto_answer=False`` leaves it to the handler to answer, now or later.
+        on as many threads. SIGINT and SIGTERM close the consumer and wait up to
+        ``drain_timeout`` seconds for its handlers; a second one requeues what they have and
+        ends at once. ``auto_answer=False`` leaves it to the handler to answer, now or later.
         """
+        self._drain_timeout = _checked_drain_timeout(drain_timeout)
         workers = make_workers(handler, concurrency, auto_answer)
         task = asyncio.create_task(workers.run(self._start().inbox), name=f"nsqflow {self!r}")
         self._workers.add(task)
@@ -116,7 +121,7 @@ class Consumer:
         finally:
             # First the inbox: a handler that ignores its cancelling gets no other message.
             if self._closing is None:
-                self._begin_closing(DRAIN_TIMEOUT)
+                self._begin_closing(self._drain_timeout)
             task.cancel()
             await asyncio.wait([task])
             self._workers.discard(task)
@@ -127,7 +132,7 @@ class Consumer:
 
     def is_starved(self) -> bool:
         """Tell whether nothing more can come from some nsqd before messages are answered."""
-        return self._intake is not None and self._intake.rdy.is_starved()
+        return self._intake is not None and self._intake.is_starved()
 
     def pause(self) -> None:
         """Stop the flow (RDY 0); what has arrived is still handed out."""
@@ -150,8 +155,8 @@ class Consumer:
         return ConsumerStats(
             counts=Counts(*(getattr(counts, name) for name in Counts.__slots__)),
             connections=tuple(map(self._connection_stats, sorted(intake.sources.endpoints))),
-            in_hands=intake.inbox.in_hands,
-            waiting=len(intake.inbox.messages),
+            in_hands=intake.inbox.outstanding,
+            waiting=intake.inbox.queued,
             max_in_flight=intake.inbox.max_in_flight,
             backoff_level=intake.backoff.level,
             paused=intake.paused,
@@ -164,13 +169,12 @@ class Consumer:
         return explain(self._intake)
 
     async def close(self, drain_timeout: float = DRAIN_TIMEOUT) -> Drained:
-        """Take no more messages, wait for those in hands, give back the rest; tell the counts.
+        """Take no more messages, wait for unanswered ones, give back the rest; return the counts.
 
         After ``drain_timeout`` seconds, handlers that still run are cancelled and their
-        messages requeued. Who holds a message itself answers it before it waits here.
+        messages requeued. Code that holds a message must answer it before it waits here.
         """
-        if not drain_timeout >= 0:
-            raise ConfigError(f"drain_timeout {drain_timeout!r}; 0 or more seconds")
+        _checked_drain_timeout(drain_timeout)
         # Who waits may be cancelled; the draining goes on.
         return await asyncio.shield(self._closing or self._begin_closing(drain_timeout))
 
@@ -192,7 +196,7 @@ class Consumer:
 
     async def _drain(self, intake: Intake, timeout: float) -> Drained:
         loop = asyncio.get_running_loop()
-        remark = loop.call_later(_PATIENCE, self._say_what_is_waited_for, intake, timeout)
+        remark = loop.call_later(_REPORT_AFTER, self._report_waiting, intake, timeout)
         try:
             drained = await intake.drain(timeout)
         finally:
@@ -202,11 +206,13 @@ class Consumer:
         logger.info("%r closed: %s", self, drained)
         return drained
 
-    def _say_what_is_waited_for(self, intake: Intake, timeout: float) -> None:
-        if intake.inbox.in_hands:
-            logger.info(
-                "%r closes: waiting for %d messages in hands, %g s at most",
-                self, intake.inbox.in_hands, timeout,
+    def _report_waiting(self, intake: Intake, timeout: float) -> None:
+        count = intake.inbox.in_hands
+        if count:
+            logger.warning(
+                "%r is closing: waiting for %d unanswered message%s, %g s at most; "
+                "finish or requeue, or close(drain_timeout=0)",
+                self, count, "" if count == 1 else "s", timeout,
             )  # fmt: skip
 
     async def _result(self, task: asyncio.Task[None]) -> Drained:
@@ -219,7 +225,7 @@ class Consumer:
         name = signal.Signals(number).name
         if self._closing is None:
             logger.info("%r: %s, closing", self, name)
-            self._begin_closing(DRAIN_TIMEOUT)
+            self._begin_closing(self._drain_timeout)
             return
         logger.warning("%r: %s while closing, ending at once", self, name)
         self._start().inbox.hurry()
@@ -234,3 +240,9 @@ class Consumer:
             return ConnectionStats(address, False, 0, 0, 0, 0, failures)
         s = subscription
         return ConnectionStats(address, True, s.rdy, s.in_flight, s.received, s.finished, failures)
+
+
+def _checked_drain_timeout(seconds: float) -> float:
+    if not seconds >= 0:
+        raise ConfigError(f"drain_timeout={seconds!r} is invalid: must be 0 or more seconds")
+    return seconds

@@ -1,7 +1,7 @@
 """Dead letters: messages that were delivered too often, and where they go.
 
 A letter is stored before its message is finished, so that none is ever lost; if it can't
-be stored, the message is requeued.
+be stored, or user code raises whatever it raises, the message is requeued.
 """
 
 from __future__ import annotations
@@ -11,12 +11,14 @@ import inspect
 import json
 import logging
 import os
-from collections import OrderedDict
+from collections import OrderedDict, deque
 from collections.abc import Awaitable, Callable
+from math import inf
 from pathlib import Path
 from typing import Any
 
 from nsqflow.client.config import ConsumerConfig, is_path
+from nsqflow.client.inbox import Inbox
 from nsqflow.client.message import Message
 from nsqflow.client.producer import Producer
 
@@ -26,14 +28,37 @@ _REMEMBERED = 1024  # errors
 
 
 class DeadLetters:
-    """Gives messages up: stores the letter, tells the user, finishes the message."""
+    """Gives messages up: stores the letter, calls the user, finishes the message."""
 
-    def __init__(self, config: ConsumerConfig) -> None:
+    def __init__(
+        self, config: ConsumerConfig, inbox: Inbox, on_turn: Callable[[Message], None]
+    ) -> None:
         self._config = config
+        self._inbox = inbox
+        self._on_turn = on_turn
         self._errors: OrderedDict[tuple[str, bytes], BaseException] = OrderedDict()
         self._producers: dict[str, Producer] = {}
         self._closing: set[asyncio.Task[None]] = set()
         self._file = asyncio.Lock()
+        self._exhausted: deque[Message] = deque()
+        self._giving_up: asyncio.Task[None] | None = None
+
+    def add(self, message: Message) -> None:
+        """Give up a message, after those that were added before."""
+        self._exhausted.append(message)
+        if self._giving_up is None or self._giving_up.done():
+            self._giving_up = asyncio.create_task(self._give_up_all(), name="nsqflow dead letters")
+
+    def remove(self, unwanted: Callable[[Message], bool]) -> list[Message]:
+        """Take out messages whose turn has not come and that must not be given up."""
+        removed = list(filter(unwanted, self._exhausted))
+        if removed:
+            self._exhausted = deque(m for m in self._exhausted if not unwanted(m))
+        return removed
+
+    def next_deadline(self) -> float:
+        """Return when the first of those that wait times out."""
+        return min((m._delivery.deadline for m in self._exhausted), default=inf)
 
     def remember(self, message: Message, error: BaseException) -> None:
         """Keep why a message failed, if it is given up the next time it comes."""
@@ -49,16 +74,21 @@ class DeadLetters:
         try:
             await self._store(message, error)
             await self._tell(message, error)
-        except Exception:
-            logger.exception("could not give up %r; it is requeued", message)
+        except BaseException as failure:
             if not message.answered:
                 message.requeue(backoff=False)
+            if not _ends_here(failure):
+                raise
+            logger.exception("could not give up %r; it is requeued", message)
         else:
             if not message.answered:
                 message.finish()
 
     async def close(self) -> None:
-        """Disconnect what letters were published through."""
+        """Give up no more, and disconnect what letters were published through."""
+        if self._giving_up is not None:
+            self._giving_up.cancel()
+            await asyncio.wait([self._giving_up])
         for nsqd in list(self._producers):
             self.forget(nsqd)
         if self._closing:
@@ -73,6 +103,16 @@ class DeadLetters:
             task.add_done_callback(self._closing.discard)
 
     # Private methods
+
+    async def _give_up_all(self) -> None:
+        while self._exhausted:
+            await self._inbox.hold()
+            if not self._exhausted:  # given back meanwhile, or lost with their connection
+                self._inbox.released(1)
+                return
+            message = self._exhausted.popleft()
+            self._on_turn(message)
+            await self.give_up(message)
 
     async def _store(self, message: Message, error: BaseException | None) -> None:
         target = self._config.dead_letter
@@ -116,6 +156,18 @@ class DeadLetters:
                 max_pending=2**31 - 1,
             )
         return self._producers[nsqd]
+
+
+def _ends_here(error: BaseException) -> bool:
+    """Tell whether an exception of user code concerns its message alone.
+
+    ``CancelledError`` does, unless this task itself is cancelled: the user's coroutine has
+    awaited a task that was.
+    """
+    if isinstance(error, asyncio.CancelledError):
+        task = asyncio.current_task()
+        return task is None or not task.cancelling()
+    return not isinstance(error, KeyboardInterrupt | SystemExit)
 
 
 def _letter(message: Message, error: BaseException | None) -> bytes:

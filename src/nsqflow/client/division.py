@@ -19,6 +19,9 @@ T = TypeVar("T")
 BOOTSTRAP = 1.0
 """Seconds without another new connection after which new ones get their share."""
 
+SHORT_TURN = 0.25
+"""Seconds of a turn where it is prefetch that allows fewer messages than there are connections."""
+
 
 class Chance(Protocol):
     """What is needed of ``random.Random``."""
@@ -48,6 +51,7 @@ class Division:
         self._idle_timeout = idle_timeout
         self._turn_timeout = turn_timeout
         self._tester: Allowance | None = None
+        self._short_turns = False
         self._bootstrap_ends = -math.inf
         self._redistributed_at = -math.inf
 
@@ -55,32 +59,41 @@ class Division:
         """Give all that are new another second to start."""
         self._bootstrap_ends = now + BOOTSTRAP
 
-    def decide(self, allowances: Sequence[Allowance], capacity: int, now: float) -> None:
-        """Set what each should have if all together may have ``capacity``."""
+    def decide(
+        self, allowances: Sequence[Allowance], capacity: int, window: float, now: float
+    ) -> None:
+        """Set what each should have if all together may have ``capacity``, and ``window``."""
+        limit = int(min(capacity, window))
+        self._short_turns = limit < len(allowances) <= capacity
         if self.throttle is not Throttle.TESTING:
             self._tester = None  # each test draws its connection anew
         if self.throttle is Throttle.STOPPED:
             _stop(allowances, Standing.STOPPED)
         elif capacity <= 0:
             _stop(allowances, Standing.CROWDED_OUT)
+        elif limit <= 0:
+            _stop(allowances, Standing.PREFETCH)
         elif self.throttle is Throttle.TESTING:
             self._test(allowances, now)
-        elif capacity < len(allowances):
-            self._take_turns(allowances, capacity, now)
+        elif limit < len(allowances):
+            self._take_turns(allowances, limit, now)
         else:
-            self._share(allowances, capacity, now)
+            self._share(allowances, limit, now)
+            if limit < capacity:
+                _name_prefetch(allowances, capacity)
 
-    def next_review(self, allowances: Sequence[Allowance], capacity: int) -> float:
+    def next_review(self, allowances: Sequence[Allowance], capacity: int, window: float) -> float:
         """When time alone will make another decision, infinity if never; always to come."""
-        if self.throttle is Throttle.STOPPED or capacity <= 0 or not allowances:
+        limit = min(capacity, window)
+        if self.throttle is Throttle.STOPPED or limit <= 0 or not allowances:
             return math.inf
         if self.throttle is Throttle.TESTING:
             return self._test_ends() if len(allowances) > 1 else math.inf
-        redistribution = self._redistributed_at + self._interval
-        if capacity < len(allowances):
+        redistribution = self._redistributed_at + self._turn_interval()
+        if limit < len(allowances):
             turns = [self._turn_ends(each) for each in allowances if each.on_turn]
             return max(redistribution, min(turns))
-        lending = redistribution if 1 < len(allowances) < capacity else math.inf
+        lending = redistribution if 1 < len(allowances) < limit else math.inf
         starting = any(each.starting for each in allowances)
         return min(lending, self._bootstrap_ends) if starting else lending
 
@@ -108,7 +121,7 @@ class Division:
         off = [each for each in allowances if not each.on_turn]
         for each in self._random.sample(on, max(0, len(on) - capacity)):
             each.on_turn = False
-        for each in self._random.sample(off, max(0, capacity - len(on))):
+        for each in self._next(off, max(0, capacity - len(on))):
             each.begin_turn(now)
         for each in allowances:
             each.lending = each.borrowing = False
@@ -121,12 +134,22 @@ class Division:
         count = min(len(over), len(off))
         for each in self._random.sample(over, count):
             each.on_turn = False
-        for each in self._random.sample(off, count):
+        for each in self._next(off, count):
             each.begin_turn(now)
+
+    def _next(self, waiting: Sequence[Allowance], count: int) -> list[Allowance]:
+        if self._short_turns:  # in order, so that none waits longer than a full circle
+            return sorted(waiting, key=lambda each: each.held_since)[:count]
+        return self._random.sample(waiting, count)
+
+    def _turn_interval(self) -> float:
+        return min(self._interval, SHORT_TURN) if self._short_turns else self._interval
 
     def _turn_ends(self, each: Allowance) -> float:
         if not each.rdy:  # still waits for room
             return math.inf
+        if self._short_turns:
+            return each.held_since + SHORT_TURN
         return min(each.quiet_since + self._idle_timeout, each.held_since + self._turn_timeout)
 
     # Enough for all
@@ -152,7 +175,7 @@ class Division:
             each.lending = not each.borrowing and each.is_idle(now, self._interval)
 
     def _redistribution_is_due(self, now: float) -> bool:
-        due = now >= self._redistributed_at + self._interval
+        due = now >= self._redistributed_at + self._turn_interval()
         if due:
             self._redistributed_at = now
         return due
@@ -162,6 +185,14 @@ def _stop(allowances: Sequence[Allowance], standing: Standing) -> None:
     for each in allowances:
         each.wanted = 0
         each.standing = standing
+
+
+def _name_prefetch(allowances: Sequence[Allowance], capacity: int) -> None:
+    """Say of those that would have more without it that prefetch is what limits them."""
+    shares = even_shares(capacity, [each.limit for each in allowances])
+    for each, share in zip(allowances, shares, strict=True):
+        if each.wanted < share and each.standing not in (Standing.LENDING, Standing.STARTING):
+            each.standing = Standing.PREFETCH
 
 
 def _standing(each: Allowance) -> Standing:

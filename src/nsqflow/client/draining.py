@@ -25,33 +25,34 @@ _LAST_WORD = 2.0  # seconds for CLOSE_WAIT, and for nsqd to close its side
 
 async def drain(intake: Intake, timeout: float) -> Drained:
     """Take no more, wait for what is in hands, give back the rest, disconnect."""
-    finished, requeued = intake.counts.finished, intake.counts.requeued
     intake.close_inbox()
     for subscription in intake.subscriptions.values():
         subscription.send_cls()
     await intake.sources.close()
-    abandoned = await _await_hands(intake, timeout)
+    abandoned, given_back = await _await_hands(intake, timeout)
     await asyncio.gather(*map(_part, intake.subscriptions.values()))
     await intake.end_letters()
-    return Drained(
-        finished=intake.counts.finished - finished,
-        requeued=intake.counts.requeued - requeued - abandoned,
-        abandoned=abandoned,
-    )
+    counts = intake.counts
+    return Drained(counts.finished, counts.requeued - given_back, abandoned)
 
 
-async def _await_hands(intake: Intake, timeout: float) -> int:
-    """Wait until all is answered; past the timeout requeue it, and tell how many that were."""
+async def _await_hands(intake: Intake, timeout: float) -> tuple[int, int]:
+    """Wait until all is answered; after the timeout requeue the rest.
+
+    Return how many messages that were, and how many of them nsqd could be told of.
+    """
     try:
         async with asyncio.timeout(timeout):
             await intake.inbox.idle()
     except TimeoutError:
         logger.warning(
-            "%s/%s: %d messages still in hands and no time left; they are requeued",
+            "%s/%s: %d messages not answered in time; they are requeued",
             intake.topic, intake.channel, intake.inbox.in_hands,
         )  # fmt: skip
-        return sum(s.abandon() for s in list(intake.subscriptions.values()))
-    return 0
+        before = intake.counts.requeued
+        abandoned = sum(s.abandon() for s in list(intake.subscriptions.values()))
+        return abandoned, intake.counts.requeued - before
+    return 0, 0
 
 
 async def _part(subscription: Subscription) -> None:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from nsqflow.client.backoff import Phase
 from nsqflow.client.endpoint import Endpoint
+from nsqflow.client.prefetch import Limit
 
 if TYPE_CHECKING:
     from nsqflow.client.intake import Intake
@@ -38,17 +39,35 @@ def _whole(intake: Intake, now: float) -> Iterator[str]:
         yield "paused"
     if intake.backoff.level:
         yield _backing_off(intake, now)
-    if inbox.in_hands >= inbox.max_in_flight:
+    if not inbox.closed and not intake.backoff.level and not intake.paused:
+        yield from _prefetch(intake)
+    if inbox.outstanding >= inbox.max_in_flight:
         yield (
             f"all {inbox.max_in_flight} messages that max_in_flight allows are in your hands: "
             "finish or requeue some"
         )
     else:
-        yield f"{inbox.in_hands} of {inbox.max_in_flight} messages in hands"
-    if inbox.messages:
-        yield f"{len(inbox.messages)} wait to be taken"
+        yield f"{inbox.outstanding} of {inbox.max_in_flight} messages in hands"
+    if inbox.queued:
+        yield f"{inbox.queued} wait to be taken"
     if intake.rdy.orphans:
-        yield f"{intake.rdy.orphans} of the messages in hands are of lost connections"
+        yield f"{intake.rdy.orphans} of the messages in hands are of lost connections or timed out"
+    if intake.counts.expired:
+        yield f"{intake.counts.expired} timed out before a handler was free"
+
+
+def _prefetch(intake: Intake) -> Iterator[str]:
+    """Name what prefetch does where it is the lowest limit."""
+    prefetch = intake.prefetch
+    if prefetch.limit is Limit.NO_DEMAND:
+        yield "RDY 0: nothing asks for messages; iterate, gather a batch or run a handler"
+    elif prefetch.limit is Limit.STALLED:
+        seconds = prefetch.msg_timeout / 2
+        yield f"RDY 0: no handler was free for {seconds:g} s, half of msg_timeout"
+    elif prefetch.limit is Limit.RATE:
+        rate = prefetch.rate
+        pace = "nothing measured yet" if rate is None else f"handlers take {rate:.3g} per second"
+        yield f"prefetch allows {prefetch.window} in flight ({pace})"
 
 
 def _backing_off(intake: Intake, now: float) -> str:

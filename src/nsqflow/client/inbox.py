@@ -1,7 +1,8 @@
-"""The inbox: messages that have arrived and wait to be handed out.
+"""The inbox: messages that have arrived and wait to be handed to user code.
 
-It counts what is in hands, and hands out no more than ``max_in_flight`` at a time, whatever
-the servers send.
+It hands out no more than ``max_in_flight`` at a time whatever the servers send, and nothing
+whose deadline has passed: nsqd has that again. It keeps count of its readers, which is what
+prefetch goes by.
 """
 
 from __future__ import annotations
@@ -9,31 +10,88 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Callable, Iterator
+from math import inf
 from time import monotonic
+from typing import Protocol
 
 from nsqflow.client.message import Message
+from nsqflow.client.prefetch import Readers
 
-# After so many messages, or so many seconds, the loop has its turn, if nobody else gives it one.
+# A reader that never waits lets the event loop run after this many messages or seconds.
 _TURN_MESSAGES = 1024
 _TURN_SECONDS = 0.01
-_STRIDE = 8  # messages from one look at the clock to the next, while they are quick
+
+
+class Coordinator(Protocol):
+    """What the inbox asks of the consumer."""
+
+    def flush(self) -> None:
+        """Write the answers of this turn of the loop."""
+
+    def review(self) -> None:
+        """Send the RDY that the readers need now."""
+
+    def check(self, now: float) -> None:
+        """Drop what has expired, give up what is exhausted at the front."""
+
+    def expire(self, now: float) -> None:
+        """Drop what has expired."""
+
+    def give_back(self, messages: list[Message]) -> None:
+        """Requeue messages that user code never had."""
+
+    def is_starved(self) -> bool:
+        """Whether nothing more can come before messages are answered."""
+
+
+class ReadAhead(Protocol):
+    """Messages that were taken for threads and not handed out yet."""
+
+    readers: int
+    handed_at: float
+
+    def __len__(self) -> int: ...
+
+    def free(self) -> int:
+        """How many threads wait for a message."""
+
+    def idle_seconds(self, now: float) -> float:
+        """How long threads have waited since the start, summed over all of them."""
+
+    def oldest_deadline(self) -> float:
+        """When the message that waits longest times out."""
+
+    def recall(self, unwanted: Callable[[Message], bool]) -> list[Message]:
+        """Take back those that are unwanted."""
 
 
 class Inbox:
-    """What waits, who waits for it, and how much is in hands."""
+    """The queue between subscriptions and readers."""
 
-    def __init__(self, max_in_flight: int, flush: Callable[[], None]) -> None:
+    def __init__(self, max_in_flight: int, coordinator: Coordinator) -> None:
         self.in_hands = 0
         self.closed = False
         self.error: BaseException | None = None  # what ended it, if that was an error
         self.messages: deque[Message] = deque()
+        self.check_at = inf  # the front needs no check before
+        self.restrained = True  # prefetch holds back: new demand makes a difference
+        self.workers = 0  # tasks that run handlers
+        self.read_ahead: list[ReadAhead] = []
         self._most = max_in_flight
-        self._flush = flush
-        self._waiters: deque[asyncio.Future[None]] = deque()
-        self._watchers: list[asyncio.Future[None]] = []  # of what is in hands
+        self._coordinator = coordinator
+        self._waiters: dict[asyncio.Future[None], None] = {}
+        self._gatherers: dict[asyncio.Future[None], None] = {}
+        self._watchers: dict[asyncio.Future[None], None] = {}  # of what is in hands
         self._hurried = False
-        self._until_look = 0  # messages
-        self._looks = 0  # in this turn
+        self._free = 0
+        self._free_changed = monotonic()
+        self._idle = 0.0
+        self._gathering = 0
+        self._gathering_since: float | None = None  # the first message of the batch
+        self._chunk = 1
+        self._released = 0
+        self._handed_at = -inf
+        self._turn_left = 0
         self._turn_ends = 0.0
 
     @property
@@ -45,93 +103,208 @@ class Inbox:
     def max_in_flight(self, count: int) -> None:
         self._most = count
         self._wake_for_room()
-        self._tell_watchers()
+        _wake_all(self._watchers)
+
+    @property
+    def outstanding(self) -> int:
+        """How many messages user code holds."""
+        return self.in_hands - sum(map(len, self.read_ahead))
+
+    @property
+    def queued(self) -> int:
+        """How many messages wait, those read ahead for threads included."""
+        return len(self.messages) + sum(map(len, self.read_ahead))
+
+    def readers(self, now: float) -> Readers:
+        """Return what the readers are doing."""
+        self._set_free(0, now)
+        threads = self.read_ahead
+        free = self._free + sum(each.free() for each in threads)
+        total = self.workers + sum(each.readers for each in threads)
+        outstanding = self.outstanding
+        return Readers(
+            total=max(total, free, 1),
+            free=free,
+            gathering=min(self._gathering, self._most),
+            chunk=self._chunk,
+            outstanding=outstanding,
+            handed=self._released + outstanding,
+            idle=self._idle + sum(each.idle_seconds(now) for each in threads),
+            handed_at=max([self._handed_at, *(each.handed_at for each in threads)]),
+            oldest_deadline=self.oldest_deadline(),
+        )
+
+    def oldest_deadline(self) -> float:
+        """Return when the message that waits longest times out."""
+        front = self.messages[0]._delivery.deadline if self.messages else inf
+        return min([front, *(each.oldest_deadline() for each in self.read_ahead)])
+
+    def review(self) -> None:
+        """Have the RDY sent that the readers need now."""
+        self._coordinator.review()
+
+    def recheck(self) -> None:
+        """Have what has expired, or was rejected by threads, dropped now."""
+        self._coordinator.expire(monotonic())
 
     # Filling
 
     def put(self, messages: list[Message]) -> None:
-        """Take in what has arrived."""
+        """Queue messages that have arrived."""
         self.messages.extend(messages)
         if self._waiters:
             self._wake_for_room()
+        if self._gatherers:
+            _wake_all(self._gatherers)
+
+    def put_back(self, messages: list[Message]) -> None:
+        """Queue messages again that were taken and not handed to user code, at the front."""
+        self.in_hands -= len(messages)
+        if self.closed:
+            self._coordinator.give_back(messages)
+            return
+        self.messages.extendleft(reversed(messages))
+        self._wake_for_room()
 
     def released(self, count: int) -> None:
-        """So many are in hands no more."""
+        """Count messages that were answered."""
         self.in_hands -= count
+        self._released += count
         if self._waiters and self.messages:
             self._wake_for_room()
+        if self._gatherers:
+            _wake_all(self._gatherers)
         if self._watchers:
-            self._tell_watchers()
+            _wake_all(self._watchers)
 
-    def discard(self, unwanted: Callable[[Message], bool]) -> None:
-        """Forget messages that can't be answered any more."""
-        kept = [message for message in self.messages if not unwanted(message)]
-        self.messages.clear()
-        self.messages.extend(kept)
+    def remove(self, unwanted: Callable[[Message], bool]) -> list[Message]:
+        """Take out messages that must not be handed out; return them."""
+        removed = [message for message in self.messages if unwanted(message)]
+        if removed:
+            kept = [message for message in self.messages if not unwanted(message)]
+            self.messages.clear()
+            self.messages.extend(kept)
+        for each in self.read_ahead:
+            recalled = each.recall(unwanted)
+            self.in_hands -= len(recalled)
+            removed += recalled
+        return removed
 
     def close(self, error: BaseException | None = None) -> list[Message]:
         """Hand out no more; return what was waiting."""
         self.closed = True
         self.error = self.error or error
-        rest = list(self.messages)
-        self.messages.clear()
+        rest = self.remove(lambda _: True)
         self._wake(len(self._waiters))
+        _wake_all(self._gatherers)
         return rest
 
     # Handing out
 
     def ready(self) -> bool:
         """Tell whether a message can be taken now."""
+        if monotonic() >= self.check_at:
+            self._coordinator.check(monotonic())
         if not self.messages:
             return False
         if self.in_hands >= self._most:
-            self._flush()  # answers of this turn count already
+            self._coordinator.flush()  # answers of this turn count already
         return self.in_hands < self._most
 
     def turn(self) -> Iterator[Message]:
         """Hand out messages, one by one, until there are none or the loop must have its turn."""
-        messages, ends, next_look = self.messages, monotonic() + _TURN_SECONDS, 1
-        for count in range(1, _TURN_MESSAGES + 1):
+        messages, now = self.messages, monotonic()
+        ends = now + _TURN_SECONDS
+        self._handed_at = now
+        for _ in range(_TURN_MESSAGES):
+            if now >= self.check_at:
+                self._coordinator.check(now)
             if not messages or (self.in_hands >= self._most and not self.ready()):
                 return
             self.in_hands += 1
             yield messages.popleft()
-            if count == next_look:
-                if monotonic() > ends:
-                    return
-                next_look += min(count, _STRIDE)  # those that begin quickly go on so
+            now = monotonic()
+            if now > ends:
+                return
 
     def take_many(self, size: int) -> list[Message]:
-        """Hand out up to ``size`` messages, as many as there are; only if ``ready``."""
-        count = min(size, len(self.messages), self._most - self.in_hands)
-        self.in_hands += count
-        take = self.messages.popleft
-        return [take() for _ in range(count)]
+        """Take up to ``size`` messages, as many as there are; only if ``ready``."""
+        taken: list[Message] = []
+        messages, count = self.messages, min(size, self._most - self.in_hands)
+        now = monotonic()
+        if now < self.check_at:
+            taken = [messages.popleft() for _ in range(min(count, len(messages)))]
+        else:  # each must be looked at
+            while len(taken) < count:
+                self._coordinator.check(now)
+                if not messages:
+                    break
+                taken.append(messages.popleft())
+        self.in_hands += len(taken)
+        return taken
 
-    async def wait(self) -> bool:
-        """Wait until a message can be taken; False: there will be none, it is closed."""
+    async def wait(self, *, demand: bool = True) -> bool:
+        """Wait until a message can be taken; False: there will be none, it is closed.
+
+        ``demand=False``: it is not a reader that waits, or one that is counted elsewhere.
+        """
         while not self.ready():
             if self.closed:
                 self._raise()
                 return False
             waiter = asyncio.get_running_loop().create_future()
-            self._waiters.append(waiter)
+            self._waiters[waiter] = None
+            if demand:
+                self._begin_waiting()
             try:
                 await waiter
             except BaseException:
                 self._pass_on(waiter)
                 raise
+            finally:
+                if demand:
+                    self._set_free(-1, monotonic())
         return True
 
     async def next(self) -> Message:
         """Wait for a message and hand it out; the end of an iteration once it is closed."""
-        self._until_look -= 1
-        if self._until_look < 0:
-            await self._look_at_the_clock()
-        if not self.ready() and not await self.wait():
-            raise StopAsyncIteration
+        self._turn_left -= 1
+        now = monotonic()
+        if now >= self._turn_ends or self._turn_left < 0:
+            await self._end_turn()
+        elif now >= self.check_at:
+            self._coordinator.check(now)
+        if not self.messages or self.in_hands >= self._most:
+            if not self.ready() and not await self.wait():
+                raise StopAsyncIteration
+            self._begin_turn()
         self.in_hands += 1
         return self.messages.popleft()
+
+    async def gather(self, size: int, max_wait: float) -> list[Message]:
+        """Wait for ``size`` messages, or as many as come in time; none: it is closed.
+
+        They stay in the queue until then, so a caller that is cancelled loses none, and
+        ``max_wait`` goes on counting from the first of them.
+        """
+        self._gathering += size
+        self._begin_waiting()
+        try:
+            while not self.closed:
+                if (seconds := self._gathering_time(size, max_wait)) > 0:
+                    await self._arrival(seconds)
+                elif batch := self.take_many(size):
+                    self._gathering_since = None
+                    self._chunk = size
+                    self._handed_at = monotonic()
+                    return batch
+        finally:
+            self._gathering -= size
+            self._set_free(-1, monotonic())
+        self._raise()
+        return []
+
+    # What is in hands
 
     async def idle(self) -> None:
         """Wait until nothing is in hands; ``TimeoutError`` as soon as there is no time for it."""
@@ -143,7 +316,7 @@ class Inbox:
     def hurry(self) -> None:
         """Let nobody wait any longer for what is in hands."""
         self._hurried = True
-        self._tell_watchers()
+        _wake_all(self._watchers)
 
     async def hold(self) -> None:
         """Wait until one more may be in hands, and count it."""
@@ -153,26 +326,66 @@ class Inbox:
 
     # Private methods
 
-    async def _look_at_the_clock(self) -> None:
-        """Give the loop a turn if it is time: who never waits would starve the connection."""
-        self._looks += 1
-        slow = monotonic() > self._turn_ends
-        if slow or self._looks * _STRIDE >= _TURN_MESSAGES:
-            await asyncio.sleep(0)
-            self._looks = 0
-            self._turn_ends = monotonic() + _TURN_SECONDS
-        self._until_look = 0 if slow else _STRIDE - 1
+    def _gathering_time(self, size: int, max_wait: float) -> float:
+        """Return the seconds until a batch must go out; 0: now."""
+        if not self.ready():
+            if not self.messages:
+                self._gathering_since = None
+            return inf
+        now = monotonic()
+        if self._gathering_since is None:
+            self._gathering_since = now
+        if len(self.messages) >= min(size, self._most - self.in_hands):
+            return 0.0
+        first = self.messages[0]._delivery
+        # Later it might time out before the batch is handled.
+        latest = first.deadline - first.subscription.msg_timeout / 2
+        ends = min(self._gathering_since + max_wait, latest)
+        return 0.0 if ends <= now or self._coordinator.is_starved() else ends - now
+
+    async def _arrival(self, seconds: float) -> None:
+        """Wait until a message arrives or is answered; ``seconds`` at most."""
+        loop = asyncio.get_running_loop()
+        waiter = loop.create_future()
+        self._gatherers[waiter] = None
+        timer = None if seconds == inf else loop.call_later(seconds, _wake_one, waiter)
+        try:
+            await waiter
+        finally:
+            self._gatherers.pop(waiter, None)
+            if timer is not None:
+                timer.cancel()
+
+    def _begin_waiting(self) -> None:
+        self._set_free(+1, monotonic())
+        if self.restrained:
+            self._coordinator.review()
+
+    def _set_free(self, change: int, now: float) -> None:
+        self._idle += self._free * (now - self._free_changed)
+        self._free_changed = now
+        self._free += change
+
+    async def _end_turn(self) -> None:
+        """Let the loop run: a reader that never waits would starve the connection."""
+        await asyncio.sleep(0)
+        self._begin_turn()
+        if self._handed_at >= self.check_at:
+            self._coordinator.check(self._handed_at)
+
+    def _begin_turn(self) -> None:
+        self._handed_at = monotonic()
+        self._turn_ends = self._handed_at + _TURN_SECONDS
+        self._turn_left = _TURN_MESSAGES
+        self._chunk = 1
 
     async def _hands_change(self) -> None:
         watcher = asyncio.get_running_loop().create_future()
-        self._watchers.append(watcher)
-        await watcher
-
-    def _tell_watchers(self) -> None:
-        for watcher in self._watchers:
-            if not watcher.done():
-                watcher.set_result(None)
-        self._watchers.clear()
+        self._watchers[watcher] = None
+        try:
+            await watcher
+        finally:
+            self._watchers.pop(watcher, None)
 
     def _wake_for_room(self) -> None:
         """Wake as many as can take something; the others keep their places in the queue."""
@@ -180,16 +393,29 @@ class Inbox:
 
     def _wake(self, count: int) -> None:
         while count > 0 and self._waiters:
-            waiter = self._waiters.popleft()
+            waiter = next(iter(self._waiters))
+            del self._waiters[waiter]
             if not waiter.done():
                 waiter.set_result(None)
                 count -= 1
 
     def _pass_on(self, waiter: asyncio.Future[None]) -> None:
         """Wake another in place of one that was woken and cancelled at the same time."""
+        self._waiters.pop(waiter, None)
         if waiter.done() and not waiter.cancelled():
             self._wake(1)
 
     def _raise(self) -> None:
         if self.error is not None:
             raise self.error
+
+
+def _wake_one(waiter: asyncio.Future[None]) -> None:
+    if not waiter.done():
+        waiter.set_result(None)
+
+
+def _wake_all(waiters: dict[asyncio.Future[None], None]) -> None:
+    for waiter in waiters:
+        _wake_one(waiter)
+    waiters.clear()

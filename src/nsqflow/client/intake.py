@@ -1,15 +1,17 @@
 """The intake: all that comes in for one consumer, from all its nsqd.
 
-It shares out RDY, backs off when handlers fail, gives up what was delivered too often, and
-drains: each by a machine of its own; here they are told what happens and obeyed.
+RDY, prefetch, backoff, giving up and draining are separate state machines; this class feeds
+them events and applies what they decide.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections import deque
+from collections.abc import Callable
 from dataclasses import replace
+from itertools import groupby
+from math import inf
 from random import Random
 
 from nsqflow.client.backoff import Backoff, Phase
@@ -20,14 +22,19 @@ from nsqflow.client.draining import drain
 from nsqflow.client.inbox import Inbox
 from nsqflow.client.message import FIN, Message
 from nsqflow.client.news import Newsroom
+from nsqflow.client.prefetch import Prefetch
 from nsqflow.client.rdy import RdyPlan, Throttle, needs_refresh
 from nsqflow.client.sources import Sources
 from nsqflow.client.stats import Counts, Drained
 from nsqflow.client.subscription import Subscription
+from nsqflow.client.unseen import UnseenDeliveries
 from nsqflow.errors import NsqError
 from nsqflow.protocol import AnswerFailed, Sub
 
 logger = logging.getLogger(__name__)
+
+_REMEMBERED = 20_000  # messages whose unseen deliveries are known
+_CHECK_GAP = 0.05  # seconds between checks for messages that timed out in user code
 
 
 class Intake:
@@ -40,7 +47,9 @@ class Intake:
         self.counts = Counts()
         self.paused = False
         self.subscriptions: dict[str, Subscription] = {}
-        self.inbox = Inbox(config.max_in_flight, self._flush)
+        self.inbox = Inbox(config.max_in_flight, self)
+        self.prefetch = Prefetch(config.max_in_flight)
+        self.unseen = UnseenDeliveries(_REMEMBERED)
         self.backoff = Backoff(config.max_backoff_duration, config.backoff_multiplier)
         self.rdy: RdyPlan[Subscription] = RdyPlan(
             config.max_in_flight,
@@ -51,13 +60,16 @@ class Intake:
         )
         self.news = Newsroom(config.on_event)
         self.sources = Sources(config, topic, self._dial, self.news, self.end)
-        self._letters = DeadLetters(config)
-        self._worn: deque[Message] = deque()
-        self._burying: asyncio.Task[None] | None = None
+        self._letters = DeadLetters(config, self.inbox, self._gave_up)
         self._tls = config.ssl_context()
         self._loop = asyncio.get_running_loop()
-        self._review_at: float | None = None
+        self._review_at = inf
         self._reviewer: asyncio.TimerHandle | None = None
+        self._expires_at = inf  # nothing in flight times out before
+        self._exhausted = False  # some that wait may have been delivered too often
+        self._copies: set[bytes] = set()  # ids in flight that were delivered before
+        self._expired_told = -inf
+        self._prefetch_at = -inf
 
     def now(self) -> float:
         """The time on the loop's clock."""
@@ -67,7 +79,9 @@ class Intake:
         """Allow so many messages at a time from now on."""
         self.config = replace(self.config, max_in_flight=count)  # which checks it
         self.rdy.set_max_in_flight(count)
+        self.prefetch.max_in_flight = count
         self.inbox.max_in_flight = count
+        self._prefetch_at = -inf
         self.review()
 
     def pause(self, paused: bool) -> None:
@@ -80,15 +94,35 @@ class Intake:
     def review(self) -> None:
         """Send the RDY that is due, and see when to look again."""
         now = self._loop.time()
+        if now >= self._expires_at:
+            self.expire(now)
+        due = min(self._prefetch_at, self.prefetch.next_update_at)
+        if now >= due or self.inbox.restrained:
+            self._follow_readers(now)
         self.rdy.throttle = self._throttle(now)
         for subscription, count in self.rdy.changes(now).items():
             subscription.send_rdy(count)
-        at = self.rdy.next_review(now)
-        until = self.backoff.until
-        if until is not None and until > now and not self.inbox.closed:
-            at = until if at is None else min(at, until)
-        if at != self._review_at:
-            self._review_later(at)
+        at = self.rdy.next_review(now) or inf
+        if not self.inbox.closed:
+            until = self.backoff.until
+            if until is not None and until > now:
+                at = min(at, until)
+            at = min(at, self._expires_at, self.prefetch.next_update_at)
+        self._review_later(at)
+
+    def is_starved(self) -> bool:
+        """Tell whether nothing more can come from some nsqd before messages are answered."""
+        self.review()  # RDY may be about to be raised
+        return self.rdy.is_starved()
+
+    def _follow_readers(self, now: float) -> None:
+        readers = self.inbox.readers(now)
+        readers.outstanding = max(0, readers.outstanding - self.rdy.orphans)
+        readers.stuck = min(readers.total - readers.free, self.rdy.orphans)
+        window = self.prefetch.update(readers, now)
+        self.rdy.window = window
+        self.inbox.restrained = window < self.config.max_in_flight
+        self._prefetch_at = now + self.prefetch.msg_timeout / 64
 
     def _throttle(self, now: float) -> Throttle:
         if self.paused or self.inbox.closed:
@@ -98,14 +132,21 @@ class Intake:
         testing = self.backoff.phase(now) is Phase.TESTING
         return Throttle.TESTING if testing else Throttle.STOPPED
 
-    def _review_later(self, at: float | None) -> None:
+    def _review_later(self, at: float) -> None:
+        # A timer that goes off too early finds nothing to do; one that is moved each time costs.
+        if (self._reviewer is not None and at < self._review_at) or at == inf:
+            self._stop_reviewing()
+        if self._reviewer is None and at < inf:
+            self._review_at = at
+            self._reviewer = self._loop.call_at(at, self._review_now)
+
+    def _stop_reviewing(self) -> None:
         if self._reviewer is not None:
             self._reviewer.cancel()
-        self._review_at = at
-        self._reviewer = None if at is None else self._loop.call_at(at, self._review_now)
+            self._reviewer = None
 
     def _review_now(self) -> None:
-        self._review_at = self._reviewer = None
+        self._reviewer = None
         self.review()
 
     def _count_results(self, messages: list[Message]) -> None:
@@ -138,6 +179,7 @@ class Intake:
         await connection.open(Sub(self.topic, self.channel))
         subscription.opened(connection)
         self.subscriptions[address] = subscription
+        self._set_msg_timeout()
         self.rdy.add(subscription, connection.reply.max_rdy_count, self.now())
         self.review()
         return connection
@@ -145,14 +187,21 @@ class Intake:
     def arrived(
         self, subscription: Subscription, messages: list[Message], now: float, most_attempts: int
     ) -> None:
-        """Put them into the inbox, but for those that came too often."""
+        """Put them into the inbox."""
         self.counts.received += len(messages)
         self.rdy.received(subscription, len(messages), now)
         if self.inbox.closed:
-            self._give_back(messages)
+            self.give_back(messages)
         else:
-            if 0 < self.config.max_attempts < most_attempts:
-                messages = self._without_worn(messages)
+            if most_attempts > 1:
+                self._copies.update(m.id for m in messages if m.attempts > 1)
+                # Whether they are given up is decided when their turn comes: an earlier copy
+                # may still wait.
+                if 0 < self.config.max_attempts < most_attempts:
+                    self._exhausted = True
+            deadline = now + subscription.msg_timeout
+            if self._exhausted or deadline < self._expires_at:
+                self._check_by(min(deadline, self._expires_at))
             self.inbox.put(messages)
         if needs_refresh(subscription.rdy, subscription.in_flight):
             self.review()
@@ -166,13 +215,16 @@ class Intake:
         if finished < len(messages) or self.backoff.level:
             self._count_results(messages)
 
-    def settled(self, subscription: Subscription, messages: list[Message], finished: int) -> None:
+    def settled(
+        self, subscription: Subscription, messages: list[Message], finished: int, expired: int
+    ) -> None:
         """Count them, and let others come in their place."""
         count = len(messages)
         if subscription.gone:
             self.rdy.orphans_answered(count)
         else:
-            self.rdy.answered(subscription, count)
+            self.rdy.answered(subscription, count - expired)
+            self.rdy.orphans_answered(expired)
         if subscription.lost:
             self.counts.orphaned += count
             logger.warning(
@@ -182,6 +234,8 @@ class Intake:
         else:
             self.counts.finished += finished
             self.counts.requeued += count - finished
+            if self._copies:
+                self._drop_copies(subscription, messages)
         self.inbox.released(count)
         self.review()
 
@@ -224,51 +278,112 @@ class Intake:
 
     def subscription_lost(self, subscription: Subscription, error: NsqError) -> None:
         """Forget what waited; what is in hands still counts until it is answered."""
-        waiting = [*self.inbox.messages, *self._worn]
-        unread = [m for m in waiting if m._delivery.subscription is subscription]
-        if unread:
-            subscription.forget(unread)
-            self.inbox.discard(lambda m: m.answered)
-            self._worn = deque(m for m in self._worn if not m.answered)
+        self._drop(self._take_back(lambda m: m._delivery.subscription is subscription))
         subscription.gone = True
         self._letters.forget(subscription.address)
         self.rdy.remove(subscription, subscription.in_flight)
         if self.subscriptions.get(subscription.address) is subscription:
             del self.subscriptions[subscription.address]
+        self._set_msg_timeout()
         self.review()
 
-    # Giving up, giving back
+    def _set_msg_timeout(self) -> None:
+        timeouts = [each.msg_timeout for each in self.subscriptions.values()]
+        self.prefetch.msg_timeout = min(timeouts, default=self.prefetch.msg_timeout)
 
-    def _without_worn(self, messages: list[Message]) -> list[Message]:
-        most = self.config.max_attempts
-        self._give_up([message for message in messages if message.attempts > most])
-        return [message for message in messages if message.attempts <= most]
+    # What the inbox asks for
 
-    def _give_up(self, messages: list[Message]) -> None:
-        self._worn.extend(messages)
-        if self._burying is None or self._burying.done():
-            self._burying = asyncio.create_task(self._bury(), name="nsqflow dead letters")
-
-    async def _bury(self) -> None:
-        while self._worn:
-            await self.inbox.hold()
-            if not self._worn:  # given back meanwhile, or lost with their connection
-                self.inbox.released(1)
-                return
-            message = self._worn.popleft()
-            self.counts.gave_up += 1
-            self.news.tell("gave_up", message.nsqd, repr(message))
-            await self._letters.give_up(message)
-
-    def _give_back(self, messages: list[Message]) -> None:
-        """Requeue what nobody was given."""
-        self.inbox.in_hands += len(messages)
-        for message in messages:
-            message.requeue(0, backoff=False)
-
-    def _flush(self) -> None:
+    def flush(self) -> None:
+        """Write the answers of this turn of the loop."""
         for subscription in list(self.subscriptions.values()):
             subscription.flush()
+
+    def check(self, now: float) -> None:
+        """Drop what has expired; give up what stands at the front and is exhausted."""
+        if now >= self._expires_at:
+            self.expire(now)
+        messages = self.inbox.messages
+        while self._exhausted and messages and self._is_exhausted(messages[0]):
+            self._letters.add(messages.popleft())
+        if self._exhausted and not messages:
+            self._exhausted = False
+            self._check_by(self._expires_at)
+
+    def give_back(self, messages: list[Message]) -> None:
+        """Requeue messages that user code never had."""
+        self.inbox.in_hands += len(messages)
+        for message in messages:
+            self.unseen.add(message.nsqd, message.id)
+            message.requeue(0, backoff=False)
+
+    # Messages that time out
+
+    def expire(self, now: float) -> None:
+        """Drop messages that timed out while they waited; take those in user code off RDY."""
+        dropped = self._take_back(lambda m: m._delivery.deadline <= now)
+        if dropped:
+            self._drop(dropped)
+            self._count_expired(len(dropped), now)
+        next_check = inf
+        for subscription in self.subscriptions.values():
+            expired, soonest = subscription.expire(now)
+            next_check = min(next_check, max(soonest, now + _CHECK_GAP))
+            if expired:
+                self.rdy.expired(subscription, expired)
+        waiting = min(self.inbox.oldest_deadline(), self._letters.next_deadline())
+        self._check_by(min(next_check, waiting))
+
+    def _check_by(self, deadline: float) -> None:
+        self._expires_at = deadline
+        self.inbox.check_at = -inf if self._exhausted else deadline
+
+    def _take_back(self, unwanted: Callable[[Message], bool]) -> list[Message]:
+        """Take out messages that user code never had."""
+        return self.inbox.remove(unwanted) + self._letters.remove(unwanted)
+
+    def _drop(self, messages: list[Message]) -> None:
+        """Forget messages that nsqd has again."""
+        for message in messages:
+            self.unseen.add(message.nsqd, message.id)
+            self._copies.discard(message.id)
+        for subscription, group in groupby(messages, lambda m: m._delivery.subscription):
+            dropped = list(group)
+            expired = subscription.drop(dropped)
+            if subscription.gone:
+                self.rdy.orphans_answered(len(dropped))
+            else:
+                self.rdy.answered(subscription, len(dropped) - expired)
+                self.rdy.orphans_answered(expired)
+
+    def _drop_copies(self, subscription: Subscription, answered: list[Message]) -> None:
+        """Drop later copies of messages that were answered: the answer was theirs, too."""
+        ids = self._copies.intersection(message.id for message in answered)
+        if ids:
+            self._drop(
+                self._take_back(lambda m: m.id in ids and m._delivery.subscription is subscription)
+            )
+            self._copies -= ids
+
+    def _count_expired(self, count: int, now: float) -> None:
+        self.counts.expired += count
+        if now >= self._expired_told + self.prefetch.msg_timeout:  # once per burst
+            text = (
+                f"{count} messages timed out before a handler was free; nsqd delivers them again. "
+                "Handlers are slower than msg_timeout allows"
+            )
+            logger.warning("%s/%s: %s", self.topic, self.channel, text)
+            self.news.tell("expired", None, text)
+        self._expired_told = now
+
+    # Giving up
+
+    def _is_exhausted(self, message: Message) -> bool:
+        limit, attempts = self.config.max_attempts, message.attempts
+        return attempts > limit and self.unseen.seen(message.nsqd, message.id, attempts) > limit
+
+    def _gave_up(self, message: Message) -> None:
+        self.counts.gave_up += 1
+        self.news.tell("gave_up", message.nsqd, repr(message))
 
     # The end
 
@@ -279,8 +394,7 @@ class Intake:
 
     def close_inbox(self, error: BaseException | None = None) -> None:
         """Hand out no more, and let no more come; requeue what nobody was given."""
-        self._give_back([*self.inbox.close(error), *self._worn])
-        self._worn.clear()
+        self.give_back(self.inbox.close(error) + self._letters.remove(lambda _: True))
         self.review()
 
     async def drain(self, timeout: float) -> Drained:
@@ -289,7 +403,5 @@ class Intake:
 
     async def end_letters(self) -> None:
         """Give nothing up any more."""
-        if self._burying is not None:
-            self._burying.cancel()
-            await asyncio.wait([self._burying])
         await self._letters.close()
+        self._stop_reviewing()

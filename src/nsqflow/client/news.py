@@ -16,8 +16,8 @@ class News:
     """Something that happened to a producer or consumer on its own.
 
     ``kind`` is one of ``connected``, ``connect_failed``, ``disconnected``, ``backoff``,
-    ``resumed``, ``answer_failed``, ``answer_late``, ``gave_up``, ``lookup_failed``,
-    ``uncertain``.
+    ``resumed``, ``expired``, ``answer_failed``, ``answer_late``, ``gave_up``,
+    ``lookup_failed``, ``uncertain``.
     """
 
     kind: str

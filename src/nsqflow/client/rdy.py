@@ -12,7 +12,9 @@ Within that promise:
   was added for a second, so that a start does not shuffle RDY about;
 - idle connections lend all but 1 to busy ones, and have it back with their first message;
 - where there are more connections than messages allowed, they take turns at RDY 1;
-- a throttle stops them all, or all but one that tests whether messages succeed again.
+- a throttle stops them all, or all but one that tests whether messages succeed again;
+- the window of ``prefetch`` bounds what they have together. Messages that timed out in user
+  code count like orphans: nsqd does not count them any more, and would send others.
 
 Nothing here sends or waits: the owner tells what happens, sends what ``changes`` gives and
 calls it again after every event and at ``next_review``.
@@ -67,6 +69,7 @@ class RdyPlan(Generic[K]):
         self._settle = _checked("settle", settle, least=0)
         self._allowances: dict[K, Allowance] = {}
         self._orphans = 0
+        self._window = math.inf
         self._review_at = math.inf
         self._short_of_room = False
         self._dirty = False
@@ -105,8 +108,15 @@ class RdyPlan(Generic[K]):
             self._dirty = True
         allowance.in_flight -= count
 
+    def expired(self, key: K, count: int) -> None:
+        """Messages of a connection timed out in user code: they count as orphans from now on."""
+        _check_count("messages expired", count, self._allowances[key].in_flight)
+        self._allowances[key].in_flight -= count
+        self._orphans += count
+        self._dirty = True
+
     def orphans_answered(self, count: int) -> None:
-        """Messages of lost connections are in nobody's hands any more."""
+        """Orphans were answered."""
         _check_count("orphans answered", count, self._orphans)
         self._orphans -= count
         self._dirty = True
@@ -117,6 +127,17 @@ class RdyPlan(Generic[K]):
             raise ConfigError(f"max_in_flight is {max_in_flight}; 1 or more")
         self._max_in_flight = max_in_flight
         self._dirty = True
+
+    @property
+    def window(self) -> float:
+        """How many messages prefetch allows; may be set."""
+        return self._window
+
+    @window.setter
+    def window(self, window: float) -> None:
+        if window != self._window:
+            self._window = window
+            self._dirty = True
 
     @property
     def throttle(self) -> Throttle:
@@ -138,10 +159,11 @@ class RdyPlan(Generic[K]):
         capacity = self._max_in_flight - self._orphans
         allowances = list(self._allowances.values())
         before = [each.rdy for each in allowances]
-        self._division.decide(allowances, capacity, now)
+        self._division.decide(allowances, capacity, self._window, now)
         self._send(allowances, capacity, now)
         self._review_at = min(
-            self._division.next_review(allowances, capacity), self._room_comes(allowances, now)
+            self._division.next_review(allowances, capacity, self._window),
+            self._room_comes(allowances, now),
         )
         self._dirty = False
         pairs = zip(self._allowances.items(), before, strict=True)
@@ -180,11 +202,16 @@ class RdyPlan(Generic[K]):
             if each.rdy > each.wanted:
                 each.send(each.wanted, now, self._settle)
         room = capacity - sum(each.charge(now) for each in allowances)
+        ahead = self._window - sum(max(each.rdy, each.in_flight) for each in allowances)
         # One for each comes before more for some: who has none would not even wake up.
         for most in (1, self._max_in_flight):
             for each in allowances:
                 if each.rdy < min(each.wanted, most):
-                    room -= self._raise(each, min(each.wanted, most), room, now)
+                    used = max(each.rdy, each.in_flight)
+                    # Prefetch is no promise: a lowered RDY that has yet to settle is room for it.
+                    rdy = min(each.wanted, most, max(each.rdy, used + ahead))
+                    room -= self._raise(each, int(rdy), room, now)
+                    ahead -= max(each.rdy, each.in_flight) - used
         self._short_of_room = any(each.rdy < each.wanted for each in allowances)
 
     def _raise(self, each: Allowance, rdy: int, room: int, now: float) -> int:

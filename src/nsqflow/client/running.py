@@ -7,7 +7,7 @@ import signal
 from collections.abc import Iterable, Mapping
 from typing import Unpack
 
-from nsqflow.client.consumer import Consumer
+from nsqflow.client.consumer import DRAIN_TIMEOUT, Consumer
 from nsqflow.client.options import ConsumerOptions
 from nsqflow.client.signals import stopping
 from nsqflow.client.stats import Drained
@@ -23,12 +23,13 @@ async def run(
     concurrency: int = 1,
     signals: bool = True,
     auto_answer: bool = True,
+    drain_timeout: float = DRAIN_TIMEOUT,
     **options: Unpack[ConsumerOptions],
 ) -> dict[tuple[str, str], Drained]:
     """Consume several channels, each by its handler, until SIGINT or SIGTERM.
 
     ``handlers`` maps (topic, channel) to what handles its messages. When one ends by an
-    error the others are drained, and it is raised.
+    error the others are drained, within ``drain_timeout`` seconds, and it is raised.
     """
     if not handlers:
         raise ConfigError("no handlers; give at least one (topic, channel)")
@@ -38,7 +39,13 @@ async def run(
     }
     tasks = {
         key: asyncio.create_task(
-            consumer.run(handlers[key], concurrency, signals=False, auto_answer=auto_answer)
+            consumer.run(
+                handlers[key],
+                concurrency,
+                signals=False,
+                auto_answer=auto_answer,
+                drain_timeout=drain_timeout,
+            )
         )
         for key, consumer in consumers.items()
     }
@@ -55,7 +62,9 @@ async def run(
                 task.cancel()
             raise
         finally:
-            await asyncio.gather(*(consumer.close() for consumer in consumers.values()))
+            await asyncio.gather(
+                *(consumer.close(drain_timeout) for consumer in consumers.values())
+            )
             await asyncio.wait(tasks.values())
             errors = [task.exception() for task in tasks.values() if not task.cancelled()]
     for error in filter(None, errors):

@@ -16,6 +16,8 @@ class Counts:
     """Handlers that raised."""
     gave_up: int = 0
     """Delivered more than ``max_attempts`` times."""
+    expired: int = 0
+    """Timed out while they waited in the client; never handed out, nsqd delivers them again."""
     late: int = 0
     """Answered after their deadline."""
     refused: int = 0
@@ -55,10 +57,11 @@ class ConsumerStats:
 
 @dataclass(frozen=True, slots=True)
 class Drained:
-    """How a consumer's close went: what became of the messages that it still had."""
+    """What became of the messages of a consumer, from its start to the end of its close."""
 
-    finished: int = 0
+    handled: int = 0
+    """Finished."""
     requeued: int = 0
-    """Never handed out, or given back by their handlers."""
+    """Sent back to nsqd: by their handlers, or because user code never had them."""
     abandoned: int = 0
-    """Still in hands when time was up; requeued over their heads."""
+    """Not answered when ``drain_timeout`` expired; requeued by ``close()``."""

@@ -11,6 +11,7 @@ import threading
 from collections import deque
 from collections.abc import Callable
 from functools import partial
+from math import inf
 from typing import NoReturn, Protocol
 
 from nsqflow.client.connection import Connection
@@ -27,6 +28,10 @@ from nsqflow.protocol import (
 
 logger = logging.getLogger(__name__)
 
+# What may be in flight before a peer counts as one that ignores RDY.
+_SURPLUS = 4  # times the RDY
+_LEAST_SURPLUS = 1000  # messages
+
 
 class Recipient(Protocol):
     """The consumer, as its subscriptions see it."""
@@ -39,8 +44,16 @@ class Recipient(Protocol):
     def answering(self, messages: list[Message], finished: int) -> None:
         """These were answered, so many of them with FIN; nsqd is told next."""
 
-    def settled(self, subscription: Subscription, messages: list[Message], finished: int) -> None:
-        """These were answered, so many of them with FIN, and nsqd is told (if it can be)."""
+    def settled(
+        self, subscription: Subscription, messages: list[Message], finished: int, expired: int
+    ) -> None:
+        """Answers are written, unless the connection is lost.
+
+        ``finished`` of them with FIN; ``expired`` of the messages had timed out before.
+        """
+
+    def check(self, now: float) -> None:
+        """Drop what has expired."""
 
     def requeue_delay(self, message: Message) -> float:
         """How long a message stays away that failed."""
@@ -66,7 +79,7 @@ class Subscription:
         self.topic = topic
         self.channel = channel
         self.connection: Connection | None = None
-        self.in_flight = 0  # received, and nsqd not told what became of them
+        self.in_flight = 0  # received, not answered and not timed out
         self.rdy = 0  # as last sent
         self.gone = False  # the consumer has taken leave of it
         self.received = 0
@@ -77,6 +90,8 @@ class Subscription:
         self._loop = asyncio.get_running_loop()
         self._thread = threading.get_ident()
         self._held: list[Message] = []  # those in flight, and some that were
+        self._expired: set[Message] = set()  # timed out in user code
+        self._lowered: deque[tuple[float, int]] = deque()  # when RDY was lowered, from what
         self._answers: deque[Message] = deque()
         self._touches: deque[Message] = deque()
         self._flush_comes = False
@@ -144,10 +159,11 @@ class Subscription:
         ids = [message._header[10:] for message in messages if message._answer is FIN]
         self._recipient.answering(messages, len(ids))
         finished = 0 if self.lost else self._write(messages, ids)
-        self.in_flight -= len(messages)
+        expired = self._forget_expired(messages) if self._expired else 0
+        self.in_flight -= len(messages) - expired
         if len(self._held) > 2 * self.in_flight + 16:
             self._held = self.unanswered
-        self._recipient.settled(self, messages, finished)
+        self._recipient.settled(self, messages, finished, expired)
 
     def _write(self, messages: list[Message], finished: list[bytes]) -> int:
         assert self.connection is not None
@@ -181,6 +197,10 @@ class Subscription:
 
     def send_rdy(self, count: int) -> None:
         """Tell nsqd how many messages may be in flight."""
+        if count < self.rdy:
+            while self._lowered and self._lowered[-1][1] <= self.rdy:
+                self._lowered.pop()
+            self._lowered.append((self._loop.time(), self.rdy))
         self.rdy = count
         if self.connection is not None and not self.lost:
             self.connection.send(Rdy(count))
@@ -190,11 +210,41 @@ class Subscription:
         if self.connection is not None and not self.lost:
             self.connection.send(Cls())
 
-    def forget(self, messages: list[Message]) -> None:
-        """Drop messages that nobody was given: nsqd sends them again."""
+    # Timeouts
+
+    def drop(self, messages: list[Message]) -> int:
+        """Forget messages that user code never had: nsqd has them again.
+
+        Return how many of them were counted as expired already.
+        """
         for message in messages:
             message._answer = ABANDONED
-        self.in_flight -= len(messages)
+        expired = self._forget_expired(messages) if self._expired else 0
+        self.in_flight -= len(messages) - expired
+        return expired
+
+    def expire(self, now: float) -> tuple[int, float]:
+        """Take messages out of flight that timed out in user code.
+
+        Return how many, and the next deadline of the others. Messages that wait in the
+        client must have been dropped before.
+        """
+        expired, soonest = 0, inf
+        for message in self._held:
+            if message._answer is not None or message in self._expired:
+                continue
+            if message.deadline <= now:
+                self._expired.add(message)
+                expired += 1
+            else:
+                soonest = min(soonest, message.deadline)
+        self.in_flight -= expired
+        return expired, soonest
+
+    def _forget_expired(self, messages: list[Message]) -> int:
+        known = self._expired.intersection(messages)
+        self._expired -= known
+        return len(known)
 
     def abandon(self) -> int:
         """Requeue what is in somebody's hands; tell how many that were."""
@@ -213,6 +263,8 @@ class Subscription:
         """Make messages of them, and pass them on."""
         if self.connection is None:
             raise RemoteProtocolError("messages before the first RDY")
+        if self.lost:  # closed over what came before
+            return
         now = self._loop.time()
         delivery = Delivery(self, now + self.msg_timeout)
         messages = batch.apart(partial(Message, delivery))
@@ -220,6 +272,25 @@ class Subscription:
         self.in_flight += len(messages)
         self.received += len(messages)
         self._recipient.arrived(self, messages, now, batch.most_attempts)
+        if self.in_flight > _LEAST_SURPLUS:
+            self._check_surplus(now)
+
+    def _check_surplus(self, now: float) -> None:
+        """Close the connection to an nsqd that ignores RDY: it could fill the memory."""
+        while self._lowered and self._lowered[0][0] < now - self.msg_timeout:
+            self._lowered.popleft()
+        highest = max(self.rdy, self._lowered[0][1] if self._lowered else 0)
+        if self.in_flight <= _SURPLUS * highest:
+            return
+        self._recipient.check(now)
+        if self.in_flight > max(_LEAST_SURPLUS, _SURPLUS * highest):
+            assert self.connection is not None
+            self.connection.abort(
+                RemoteProtocolError(
+                    f"{self.address} ignores RDY: {self.in_flight} messages in flight, "
+                    f"at most {highest} were asked for"
+                )
+            )
 
     def answer_failed(self, event: AnswerFailed) -> None:
         """An answer was not taken: it came too late."""

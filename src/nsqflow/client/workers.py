@@ -10,11 +10,11 @@ import asyncio
 import contextlib
 import inspect
 import logging
-import queue
 import threading
 from collections.abc import Awaitable, Callable
 from typing import Any
 
+from nsqflow.client.handoff import Handoff
 from nsqflow.client.inbox import Inbox
 from nsqflow.client.message import FIN, Message
 from nsqflow.errors import ConfigError
@@ -22,8 +22,6 @@ from nsqflow.errors import ConfigError
 logger = logging.getLogger(__name__)
 
 Handler = Callable[[Message], Awaitable[Any]] | Callable[[Message], Any]
-
-_HANDFUL = 256  # messages that go to the threads before the loop has its turn
 
 _LAST_WORD = 1.0  # seconds for threads to end when all is answered
 
@@ -67,12 +65,14 @@ class LoopWorkers:
             for number in range(self._concurrency)
         ]
         working = set(tasks)
+        inbox.workers += self._concurrency
         try:
             while working:
                 done, working = await asyncio.wait(working, return_when=asyncio.FIRST_COMPLETED)
                 for task in done:
                     task.result()
         finally:
+            inbox.workers -= self._concurrency
             for task in tasks:
                 task.cancel()
             # One error ends the run; asyncio would complain that nobody asked for the others.
@@ -107,7 +107,7 @@ class ThreadWorkers:
     ) -> None:
         self._handler = handler
         self._auto_answer = auto_answer
-        self._queue: queue.SimpleQueue[Message | None] = queue.SimpleQueue()
+        self._handoff: Handoff | None = None
         self._loop = asyncio.get_running_loop()
         self._threads = [
             threading.Thread(target=self._work, name=f"nsqflow worker {number}", daemon=True)
@@ -115,28 +115,21 @@ class ThreadWorkers:
         ]
         self._alive = 0
         self._error: BaseException | None = None  # what ended a thread before its time
-        self._broken = asyncio.Event()
+        self._ended = asyncio.Event()  # by an error, or all threads have
         self._gone = asyncio.Event()  # all threads
 
     async def run(self, inbox: Inbox) -> None:
         """Work until the inbox is closed; raise what is no mere failure of a message."""
-        for thread in self._threads:
-            thread.start()
-            self._alive += 1
-        tasks = [asyncio.create_task(self._feed(inbox)), asyncio.create_task(self._broken.wait())]
+        post = self._loop.call_soon_threadsafe
+        self._handoff = Handoff(inbox, post, readers=len(self._threads))
         try:
-            await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+            for thread in self._threads:
+                thread.start()
+                self._alive += 1
+            await self._ended.wait()
         finally:
-            for task in tasks:
-                task.cancel()
             # Before anything is awaited: this may be cancelled again, and threads must end.
-            self._hand_back()
-            for _ in self._threads:
-                self._queue.put(None)
-            await asyncio.wait(tasks)
-        if not tasks[0].cancelled():
-            tasks[0].result()
-            await self._gone.wait()
+            self._handoff.end()
         if self._error is not None:
             raise self._error
 
@@ -155,31 +148,12 @@ class ThreadWorkers:
         for thread in self._threads:
             thread.join()  # it has said its last
 
-    async def _feed(self, inbox: Inbox) -> None:
-        put = self._queue.put
-        while await inbox.wait():
-            for message in inbox.take_many(_HANDFUL):
-                put(message)
-            await asyncio.sleep(0)
-
-    def _hand_back(self) -> None:
-        """Take back what no thread has begun: it is requeued like the rest of the inbox."""
-        while True:
-            try:
-                message = self._queue.get_nowait()
-            except queue.Empty:
-                return
-            if message is not None:
-                message.requeue(0, backoff=False)
-
     def _work(self) -> None:
         error: BaseException | None = None
+        assert self._handoff is not None
         try:
-            while (message := self._queue.get()) is not None:
-                if message._delivery.subscription.lost:
-                    message.requeue(0, backoff=False)  # nsqd delivers it again: once is enough
-                else:
-                    self._handle(message)
+            while (message := self._handoff.take()) is not None:
+                self._handle(message)
         except BaseException as caught:  # SystemExit and its kind: the run ends with it
             error = caught
         with contextlib.suppress(RuntimeError):  # the loop is closed: nobody is left to tell
@@ -214,6 +188,7 @@ class ThreadWorkers:
         self._alive -= 1
         if error is not None:
             self._error = self._error or error
-            self._broken.set()
+            self._ended.set()
         if not self._alive:
             self._gone.set()
+            self._ended.set()

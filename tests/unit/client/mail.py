@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, cast
 
 from nsqflow.client.message import ABANDONED, Delivery, Message
@@ -10,7 +11,7 @@ if TYPE_CHECKING:
     from nsqflow.client.inbox import Inbox
     from nsqflow.client.subscription import Subscription
 
-DEADLINE = 1_000.0
+DEADLINE = 1e9  # on the clock of time.monotonic(): never reached
 
 
 class Desk:
@@ -20,7 +21,7 @@ class Desk:
     channel = "billing"
     address = "10.0.0.1:4150"
     msg_timeout = 60.0
-    lost = False
+    lost = gone = False
     _flush_comes = True
 
     def __init__(self) -> None:
@@ -65,6 +66,32 @@ class Desk:
         self.answers.clear()
         if count:
             inbox.released(count)
+
+
+class FakeCoordinator:
+    """A consumer as its inbox sees it."""
+
+    def __init__(self, flush: Callable[[], None] = lambda: None, *, starved: bool = False) -> None:
+        self.flush = flush
+        self.starved = starved
+        self.reviews = 0
+        self.given_back: list[Message] = []
+        self.checks: list[float] = []
+
+    def review(self) -> None:
+        self.reviews += 1
+
+    def check(self, now: float) -> None:
+        self.checks.append(now)
+
+    def expire(self, now: float) -> None:
+        self.checks.append(now)
+
+    def give_back(self, messages: list[Message]) -> None:
+        self.given_back += messages
+
+    def is_starved(self) -> bool:
+        return self.starved
 
 
 def bodies(messages: list[Message]) -> list[bytes]:

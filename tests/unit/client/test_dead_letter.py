@@ -12,14 +12,16 @@ import pytest
 
 from nsqflow.client.config import ConsumerConfig
 from nsqflow.client.dead_letter import DeadLetters
+from nsqflow.client.inbox import Inbox
 from nsqflow.client.message import Message
 from nsqflow.errors import ConfigError
 from tests.fixtures.loops import asynchronous
-from tests.unit.client.mail import Desk
+from tests.unit.client.mail import Desk, FakeCoordinator
 
 
 def letters(**options: Any) -> DeadLetters:
-    return DeadLetters(ConsumerConfig.of("Consumer", "127.0.0.1:4150", (), options))
+    config = ConsumerConfig.of("Consumer", "127.0.0.1:4150", (), options)
+    return DeadLetters(config, Inbox(10, FakeCoordinator()), lambda message: None)
 
 
 def command_of(message: Message) -> str | None:

@@ -13,7 +13,7 @@ from nsqflow.client.inbox import Inbox
 from nsqflow.client.message import Message
 from nsqflow.errors import NetworkError
 from tests.fixtures.loops import asynchronous
-from tests.unit.client.mail import Desk, bodies
+from tests.unit.client.mail import Desk, FakeCoordinator, bodies
 
 T = TypeVar("T")
 
@@ -51,7 +51,7 @@ async def end(*tasks: asyncio.Task[None]) -> None:
 
 @asynchronous
 async def test_messages_come_out_in_the_order_they_came_in() -> None:
-    inbox = Inbox(10, nothing)
+    inbox = Inbox(10, FakeCoordinator())
     inbox.put(Desk().messages(3))
     assert bodies([await inbox.next() for _ in range(3)]) == [b"0", b"1", b"2"]
     assert inbox.in_hands == 3
@@ -59,7 +59,7 @@ async def test_messages_come_out_in_the_order_they_came_in() -> None:
 
 @asynchronous
 async def test_who_waited_first_is_served_first() -> None:
-    inbox = Inbox(10, nothing)
+    inbox = Inbox(10, FakeCoordinator())
     served: list[str] = []
 
     async def serve(name: str) -> None:
@@ -77,7 +77,7 @@ async def test_who_waited_first_is_served_first() -> None:
 
 @asynchronous
 async def test_who_can_not_be_served_yet_keeps_the_place_in_the_queue() -> None:
-    desk, inbox = Desk(), Inbox(1, nothing)
+    desk, inbox = Desk(), Inbox(1, FakeCoordinator())
     inbox.put(desk.messages(1))
     inbox.take_many(1)
     served: list[str] = []
@@ -100,7 +100,7 @@ async def test_who_can_not_be_served_yet_keeps_the_place_in_the_queue() -> None:
 
 @asynchronous
 async def test_a_wake_up_is_passed_on_by_who_was_cancelled_in_the_same_moment() -> None:
-    inbox = Inbox(10, nothing)
+    inbox = Inbox(10, FakeCoordinator())
     first = await waiting(inbox.next)
     served: list[Message] = []
     second = await waiting(inbox.next, served)
@@ -113,7 +113,7 @@ async def test_a_wake_up_is_passed_on_by_who_was_cancelled_in_the_same_moment() 
 
 @asynchronous
 async def test_who_was_cancelled_while_waiting_takes_no_wake_up_from_others() -> None:
-    inbox = Inbox(10, nothing)
+    inbox = Inbox(10, FakeCoordinator())
     first = await waiting(inbox.next)
     served: list[Message] = []
     second = await waiting(inbox.next, served)
@@ -125,7 +125,7 @@ async def test_who_was_cancelled_while_waiting_takes_no_wake_up_from_others() ->
 
 @asynchronous
 async def test_no_more_than_max_in_flight_is_handed_out_whatever_arrives() -> None:
-    inbox = Inbox(2, nothing)
+    inbox = Inbox(2, FakeCoordinator())
     inbox.put(Desk().messages(5))
     assert bodies([await inbox.next(), await inbox.next()]) == [b"0", b"1"]
     task = await waiting(inbox.next)
@@ -137,7 +137,7 @@ async def test_no_more_than_max_in_flight_is_handed_out_whatever_arrives() -> No
 
 @asynchronous
 async def test_take_many_takes_what_there_is_and_what_is_allowed() -> None:
-    inbox = Inbox(4, nothing)
+    inbox = Inbox(4, FakeCoordinator())
     inbox.put(Desk().messages(3))
     assert len(inbox.take_many(2)) == 2
     assert len(inbox.take_many(2)) == 1
@@ -149,7 +149,7 @@ async def test_take_many_takes_what_there_is_and_what_is_allowed() -> None:
 @asynchronous
 async def test_answers_of_the_same_turn_make_room() -> None:
     desk = Desk()
-    inbox = Inbox(1, lambda: desk.settle(inbox))
+    inbox = Inbox(1, FakeCoordinator(lambda: desk.settle(inbox)))
     inbox.put(desk.messages(3))
     for _ in range(3):
         (await asyncio.wait_for(inbox.next(), 5)).finish()
@@ -157,7 +157,7 @@ async def test_answers_of_the_same_turn_make_room() -> None:
 
 @asynchronous
 async def test_a_raised_limit_serves_who_waits_for_room() -> None:
-    inbox = Inbox(1, nothing)
+    inbox = Inbox(1, FakeCoordinator())
     inbox.put(Desk().messages(3))
     inbox.take_many(1)
     tasks = [await waiting(inbox.next) for _ in range(2)]
@@ -169,7 +169,7 @@ async def test_a_raised_limit_serves_who_waits_for_room() -> None:
 
 @asynchronous
 async def test_a_lowered_limit_hands_out_nothing_until_enough_came_back() -> None:
-    inbox = Inbox(3, nothing)
+    inbox = Inbox(3, FakeCoordinator())
     inbox.put(Desk().messages(4))
     inbox.take_many(3)
     inbox.max_in_flight = 1
@@ -183,7 +183,7 @@ async def test_a_lowered_limit_hands_out_nothing_until_enough_came_back() -> Non
 
 @asynchronous
 async def test_closing_ends_every_wait_and_returns_what_nobody_was_given() -> None:
-    inbox = Inbox(1, nothing)
+    inbox = Inbox(1, FakeCoordinator())
     inbox.put(Desk().messages(3))
     inbox.take_many(1)
     waits: list[bool] = []
@@ -198,7 +198,7 @@ async def test_closing_ends_every_wait_and_returns_what_nobody_was_given() -> No
 
 @asynchronous
 async def test_an_error_reaches_all_who_wait_and_all_who_come_later() -> None:
-    inbox = Inbox(1, nothing)
+    inbox = Inbox(1, FakeCoordinator())
     tasks = [await waiting(inbox.next) for _ in range(2)]
     inbox.close(NetworkError("all is lost"))
     inbox.close()
@@ -212,7 +212,7 @@ async def test_an_error_reaches_all_who_wait_and_all_who_come_later() -> None:
 
 @asynchronous
 async def test_idle_waits_until_nothing_is_in_hands() -> None:
-    inbox = Inbox(5, nothing)
+    inbox = Inbox(5, FakeCoordinator())
     inbox.put(Desk().messages(2))
     inbox.take_many(2)
     task = await waiting(inbox.idle)
@@ -225,7 +225,7 @@ async def test_idle_waits_until_nothing_is_in_hands() -> None:
 
 @asynchronous
 async def test_who_is_in_a_hurry_waits_for_nothing_in_hands() -> None:
-    inbox = Inbox(5, nothing)
+    inbox = Inbox(5, FakeCoordinator())
     inbox.put(Desk().messages(1))
     inbox.take_many(1)
     task = await waiting(inbox.idle)
@@ -240,7 +240,7 @@ async def test_who_is_in_a_hurry_waits_for_nothing_in_hands() -> None:
 
 @asynchronous
 async def test_hold_counts_like_a_message_and_waits_for_room() -> None:
-    inbox = Inbox(1, nothing)
+    inbox = Inbox(1, FakeCoordinator())
     await inbox.hold()
     assert inbox.in_hands == 1
     task = await waiting(inbox.hold)
@@ -251,10 +251,10 @@ async def test_hold_counts_like_a_message_and_waits_for_room() -> None:
 
 
 @asynchronous
-async def test_discarded_messages_are_handed_to_nobody() -> None:
-    inbox = Inbox(5, nothing)
+async def test_messages_that_were_removed_are_not_handed_out() -> None:
+    inbox = Inbox(5, FakeCoordinator())
     inbox.put(Desk().messages(4))
-    inbox.discard(lambda message: message.body in (b"0", b"2"))
+    assert bodies(inbox.remove(lambda message: message.body in (b"0", b"2"))) == [b"0", b"2"]
     assert bodies(inbox.take_many(5)) == [b"1", b"3"]
 
 
@@ -278,13 +278,13 @@ async def turns_during(work: Callable[[], None], inbox: Inbox, count: int) -> in
 
 @asynchronous
 async def test_the_loop_has_its_turns_while_somebody_takes_many_messages() -> None:
-    inbox = Inbox(10_000, nothing)
+    inbox = Inbox(10_000, FakeCoordinator())
     inbox.put(Desk().messages(10_000))
     assert await turns_during(nothing, inbox, 10_000) >= 9
 
 
 @asynchronous
 async def test_the_loop_has_its_turns_while_somebody_is_slow_over_a_few_messages() -> None:
-    inbox = Inbox(10, nothing)
+    inbox = Inbox(10, FakeCoordinator())
     inbox.put(Desk().messages(10))
     assert await turns_during(lambda: time.sleep(0.02), inbox, 10) >= 9

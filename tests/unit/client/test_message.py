@@ -13,7 +13,7 @@ from nsqflow.client.inbox import Inbox
 from nsqflow.client.message import Message
 from nsqflow.errors import ConfigError, LocalProtocolError
 from tests.fixtures.loops import asynchronous, eventually
-from tests.unit.client.mail import DEADLINE, Desk, bodies
+from tests.unit.client.mail import DEADLINE, Desk, FakeCoordinator, bodies
 
 ANSWERS: dict[str, Callable[[Message], None]] = {
     "FIN": Message.finish,
@@ -267,11 +267,9 @@ class Post:
 
     def __init__(self, size: int, max_wait: float, max_in_flight: int = 100) -> None:
         self.desk = Desk()
-        self.starved = False
-        self.inbox = Inbox(max_in_flight, lambda: self.desk.settle(self.inbox))
-        self.batches: AsyncIterator[Batch] = gather(
-            self.inbox, lambda: self.starved, size, max_wait
-        )
+        self.coordinator = FakeCoordinator(lambda: self.desk.settle(self.inbox))
+        self.inbox: Inbox = Inbox(max_in_flight, self.coordinator)
+        self.batches: AsyncIterator[Batch] = gather(self.inbox, size, max_wait)
 
     def put(self, count: int) -> None:
         self.inbox.put(self.desk.messages(count))
@@ -310,7 +308,7 @@ async def test_a_batch_comes_with_what_there_is_when_its_time_is_over() -> None:
 @asynchronous
 async def test_a_batch_comes_when_nothing_more_can_come() -> None:
     post = Post(100, 3600)
-    post.starved = True
+    post.coordinator.starved = True
     post.put(2)
     assert len(await post.next()) == 2
     few = Post(100, 3600, max_in_flight=4)
@@ -322,32 +320,35 @@ async def test_a_batch_comes_when_nothing_more_can_come() -> None:
 
 
 @asynchronous
-async def test_a_batch_that_was_being_gathered_comes_out_when_the_inbox_closes() -> None:
+async def test_what_was_being_gathered_when_the_inbox_closes_is_left_to_its_owner() -> None:
     post = Post(100, 3600)
     post.put(2)
     task = asyncio.create_task(post.next())
     await asyncio.sleep(0)
-    post.inbox.close()
-    assert len(await task) == 2
+    assert len(post.inbox.close()) == 2
+    with pytest.raises(StopAsyncIteration):
+        await task
     with pytest.raises(StopAsyncIteration):
         await anext(post.batches)
 
 
 @pytest.mark.parametrize("ended_by", ["cancellation", "error"])
-def test_a_batch_that_nobody_is_given_is_requeued(ended_by: str) -> None:
+def test_what_was_being_gathered_stays_in_the_queue(ended_by: str) -> None:
     @asynchronous
     async def gather_in_vain() -> None:
         post = Post(100, 3600)
         post.put(2)
         task = asyncio.create_task(post.next())
         await asyncio.sleep(0)
-        assert post.inbox.in_hands == 2
+        assert (post.inbox.queued, post.inbox.in_hands) == (2, 0)
         if ended_by == "error":
-            post.inbox.close(ValueError("the end"))
+            rest = post.inbox.close(ValueError("the end"))
         else:
             task.cancel()
+            rest = []
         await asyncio.wait([task])
         assert task.cancelled() or isinstance(task.exception(), ValueError)
-        assert [answer_of(message) for message in post.desk.answers] == [("REQ", 0, False)] * 2
+        assert bodies([*rest, *post.inbox.messages]) == [b"0", b"1"]
+        assert post.desk.answers == []
 
     gather_in_vain()
