@@ -10,6 +10,9 @@ publish       200 in flight: coroutines, callbacks, greenlets; go-nsq by Publish
 publish_many  batches of 200 (MPUB), one awaited after the other
 consume       a full channel, max_in_flight 2500, from the first message to the last
 latency       from publishing to the handler at 1000 messages a second, both in one process
+
+With --against REV only nsqflow runs, on asyncio: this tree beside the commit REV, in alternating
+rounds. --only takes the ways to consume too, such as consume-batch.
 """
 
 from __future__ import annotations
@@ -23,6 +26,7 @@ from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+from benchmarks import against
 from benchmarks.rounds import (
     MIN_SECONDS,
     ROUNDS,
@@ -30,6 +34,7 @@ from benchmarks.rounds import (
     Report,
     as_json,
     judge,
+    measure,
     show,
     write_json,
 )
@@ -62,6 +67,7 @@ class Entry:
         return [sys.executable, "-m", f"benchmarks.clients.{worker}_worker"]
 
 
+OURS = ("nsqflow", "asyncio")
 RUNS_ON = {"pynsq": "Tornado", "ansq": "asyncio", "gnsq": "gevent", "asyncnsq": "asyncio"}
 WAYS = {
     "consume-handler": "handler",
@@ -141,8 +147,61 @@ def passed(report: Report) -> bool:
     return report.reached and all(name in PEERS for name in report.failures)
 
 
+def scenarios_of(names: Sequence[str]) -> list[str]:
+    """Return what nsqflow does in these tables; the name of a way to consume stays."""
+    rows = [entry for table in TABLES.values() for entry in table]
+    asyncio_rows = [entry for entry in rows if (entry.client, entry.runs_on) == OURS]
+    return [
+        entry.scenario
+        for name in names
+        for entry in asyncio_rows
+        if entry.scenario == name or entry in TABLES.get(name, ())
+    ]
+
+
+def compare_with(commit: str, sources: Path, nsqd: Nsqd, args: argparse.Namespace) -> int:
+    """Measure this tree beside another commit; return the exit code."""
+    new_topic = partial(Topic, nsqd.tcp_address, nsqd.http_address)
+    trees = {against.THIS: ROOT / "src", commit: sources}
+    reports: dict[str, Report] = {}
+    for scenario in scenarios_of(args.only):
+        command = Entry(*OURS, scenario).command
+        samplers = {
+            name: ClientRuns(
+                command, scenario, args.seconds, new_topic, against.environment_of(tree)
+            )
+            for name, tree in trees.items()
+        }
+        report = measure(scenario, samplers, against.goals_of(scenario, commit), args.rounds)
+        show(report, ratios=False)
+        reports[scenario] = report
+    against.show_verdicts(commit, args.rounds, reports)
+    if args.json:
+        write_json(args.json, [as_json(report) for report in reports.values()])
+    return 1 if any(report.failures for report in reports.values()) else 0
+
+
+def main_against(args: argparse.Namespace) -> int:
+    try:
+        commit = against.commit_of(args.against)
+        with (
+            against.ended_by_sigterm(),
+            against.sources_of(commit) as sources,
+            TemporaryDirectory() as folder,
+            start_nsqd(Path(folder), options=NSQD_OPTIONS) as nsqd,
+        ):
+            return compare_with(commit, sources, nsqd, args)
+    except against.RevisionError as error:
+        print(f"bench clients --against: {error}", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        return 130
+
+
 def main() -> int:
     args = parse_arguments()
+    if args.against is not None:
+        return main_against(args)
     with TemporaryDirectory() as folder, start_nsqd(Path(folder), options=NSQD_OPTIONS) as nsqd:
         reports = [
             measure_table(table, entries, nsqd, args)
@@ -161,9 +220,16 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--json", type=Path, help="write the figures to this file")
     parser.add_argument("--rounds", type=int, default=ROUNDS)
     parser.add_argument("--seconds", type=float, default=MIN_SECONDS, help="of each run")
-    parser.add_argument("--only", choices=TABLES, action="append", help="of the scenarios")
+    parser.add_argument(
+        "--only", choices=[*TABLES, *WAYS], action="append", help="of the scenarios"
+    )
     parser.add_argument("--clients", type=known_clients, default=[], help="comma-separated")
+    parser.add_argument("--against", metavar="REV", help="compare this tree with another commit")
     args = parser.parse_args()
+    if args.against is not None and args.clients:
+        parser.error("--against runs nsqflow alone: leave --clients out")
+    if args.against is None and args.only and (ways := set(args.only) - set(TABLES)):
+        parser.error(f"--only {min(ways)} is for --against")
     args.only = args.only or list(TABLES)
     return args
 

@@ -47,7 +47,7 @@ class Sample:
 Sampler = Callable[[], Sample]
 """Runs a contender once. The first run is the warm-up, whose sample is thrown away."""
 
-Measure = Literal["rate", "p99"]
+Measure = Literal["rate", "cpu", "p50", "p99"]
 
 
 @dataclass(frozen=True)
@@ -188,7 +188,7 @@ def figures(of: Measure, taken: Sequence[Sample]) -> list[float]:
     return [figure for sample in taken if (figure := getattr(sample, of)) is not None]
 
 
-def show(report: Report) -> None:
+def show(report: Report, *, ratios: bool = True) -> None:
     rounds = len(next(iter(report.samples.values()), []))
     print(f"{report.title} (Python {platform.python_version()}, {rounds} rounds)")
     width = max(map(len, [*report.samples, *report.failures]))
@@ -196,7 +196,7 @@ def show(report: Report) -> None:
         print(f"  {name:{width}}  {described(taken)}")
     for name, reason in report.failures.items():
         print(f"  {name:{width}}  failed: {reason}")
-    for ratio in report.ratios:
+    for ratio in report.ratios if ratios else ():
         print(f"  {'ok    ' if ratio.reached else 'MISSED'} {judged(ratio)}")
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 import subprocess
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -51,12 +51,18 @@ class ClientRuns:
     """Runs one client in one scenario; how many messages a run needs is found in the first."""
 
     def __init__(
-        self, command: Sequence[str], scenario: str, seconds: float, new_topic: Callable[[], Topic]
+        self,
+        command: Sequence[str],
+        scenario: str,
+        seconds: float,
+        new_topic: Callable[[], Topic],
+        environment: Mapping[str, str] | None = None,
     ) -> None:
         self.command = [*command, scenario]
         self.kind = scenario.partition("-")[0]
         self.seconds = seconds
         self.new_topic = new_topic
+        self.environment = environment
         self.count = 0
 
     def __call__(self) -> Sample:
@@ -103,7 +109,12 @@ class ClientRuns:
         patience = STARTUP + PATIENCE * self.seconds
         try:
             done = subprocess.run(
-                command, cwd=ROOT, capture_output=True, text=True, timeout=patience
+                command,
+                cwd=ROOT,
+                env=self.environment,
+                capture_output=True,
+                text=True,
+                timeout=patience,
             )
         except subprocess.TimeoutExpired:
             raise ContenderFailed(f"not done with {count} messages in {patience:g} s") from None

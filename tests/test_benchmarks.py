@@ -3,19 +3,31 @@
 import argparse
 import json
 import os
+import re
+import shutil
+import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from pathlib import Path
+from time import monotonic, sleep
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from benchmarks.against import (
+    RevisionError,
+    commit_of,
+    environment_of,
+    goals_of,
+    sources_of,
+    verdict,
+)
 from benchmarks.bench_broker import NAMES, STARTERS, WORKER, show_starts, time_start
-from benchmarks.bench_clients import GOALS, TABLES, Entry, passed, selected
+from benchmarks.bench_clients import GOALS, TABLES, Entry, passed, scenarios_of, selected
 from benchmarks.bench_spark import CEILING, ONE, delays_of, show_delays, whole_batches
 from benchmarks.clients.worker import BODY, CHANNEL, Stopwatch
 from benchmarks.rounds import (
@@ -27,10 +39,11 @@ from benchmarks.rounds import (
     attainable,
     compare,
     judge,
+    measure,
     rotated,
     show,
 )
-from benchmarks.runs import MAX_COUNT, ClientRuns, Figures, next_count, read_figures
+from benchmarks.runs import MAX_COUNT, ROOT, ClientRuns, Figures, next_count, read_figures
 from benchmarks.spark_cpu import (
     Process,
     SparkSample,
@@ -220,6 +233,118 @@ def test_each_of_our_workers_runs(entry: Entry, bench_nsqd: Nsqd) -> None:
     assert figures.messages == 1000
     assert figures.seconds > 0
     assert (figures.p99 is not None) == (entry.scenario == "latency")
+
+
+# --- this tree beside another commit
+
+needs_git = pytest.mark.skipif(
+    shutil.which("git") is None or not (ROOT / ".git").exists(), reason="no git repository"
+)
+
+
+def start_against(folder: Path, *arguments: str) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [sys.executable, "-m", "benchmarks.bench_clients", *arguments],
+        cwd=ROOT,
+        env={**os.environ, "TMPDIR": str(folder)},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+
+
+@needs_git
+def test_this_tree_is_compared_with_another_commit(tmp_path: Path) -> None:
+    options = ["--only", "consume-batch", "--only", "publish", "--rounds", "2", "--seconds", "0.02"]
+    with start_against(tmp_path, "--against=HEAD", *options) as running:
+        out, err = running.communicate(timeout=100)
+    assert running.returncode == 0, err
+    number = r"\d+\.\d\dx \(\d+\.\d\d to \d+\.\d\d\)"
+    verdicts = [
+        rf"  {scenario}: CPU per message {number}, rate {number}"
+        for scenario in ("consume-batch", "publish")
+    ]
+    title = rf"this tree over {commit_of('HEAD')}, median of 2 rounds \(min to max\):"
+    assert re.search("\n".join([title, *verdicts]) + "\n$", out), out
+    assert list(tmp_path.iterdir()) == []
+
+
+@needs_git
+def test_the_other_library_is_that_of_the_commit() -> None:
+    with sources_of(commit_of("HEAD")) as sources:
+        program = "import nsqflow; print(nsqflow.__file__)"
+        found = subprocess.check_output(
+            [sys.executable, "-c", program], env=environment_of(sources), text=True
+        )
+        assert Path(found.strip()) == sources / "nsqflow/__init__.py"
+        assert not sources.is_relative_to(ROOT)
+    assert not sources.exists()
+
+
+@needs_git
+@pytest.mark.parametrize("signum", [signal.SIGINT, signal.SIGTERM])
+def test_nothing_is_left_of_the_other_tree_when_it_is_stopped(
+    signum: signal.Signals, tmp_path: Path
+) -> None:
+    with start_against(
+        tmp_path, "--against=HEAD", "--rounds", "1000", "--only", "publish"
+    ) as running:
+        deadline = monotonic() + 60
+        while len(list(tmp_path.iterdir())) < 2:  # the other tree, then the folder of nsqd
+            assert running.poll() is None
+            assert monotonic() < deadline
+            sleep(0.01)
+        os.killpg(running.pid, signum)
+        _, err = running.communicate(timeout=60)
+    assert running.returncode == 128 + signum, err
+    assert list(tmp_path.iterdir()) == []
+
+
+@needs_git
+@pytest.mark.parametrize("revision", ["no-such-branch", "HEAD:src", "-q", ""])
+def test_a_revision_that_is_no_commit_is_refused_in_one_line(revision: str, tmp_path: Path) -> None:
+    with start_against(tmp_path, f"--against={revision}") as running:
+        out, err = running.communicate(timeout=60)
+    assert (running.returncode, out) == (2, "")
+    assert err == (f"bench clients --against: {revision!r} is no commit of this repository\n")
+
+
+@needs_git
+def test_a_commit_without_sources_is_refused() -> None:
+    tree = subprocess.check_output(["git", "hash-object", "-t", "tree", "/dev/null"], text=True)
+    with pytest.raises(RevisionError, match="has no folder src"), sources_of(tree.strip()):
+        pass
+
+
+def test_a_verdict_gives_the_ratios_of_cpu_and_rate() -> None:
+    def sampler_of(cpu: float, rate: float) -> Callable[[], Sample]:
+        return lambda: Sample(rate, cpu)
+
+    taken = {"this tree": sampler_of(3, 100), "abc": sampler_of(2, 200)}
+    report = measure("consume", taken, goals_of("consume", "abc"), rounds=3)
+    assert verdict("consume", report) == (
+        "consume: CPU per message 1.50x (1.50 to 1.50), rate 0.50x (0.50 to 0.50)"
+    )
+    failed = Report("consume", {}, {"abc": "exit code 1"}, [])
+    assert verdict("consume", failed) == "consume: failed: abc: exit code 1"
+
+
+def test_a_verdict_on_latency_gives_its_percentiles() -> None:
+    taken = {name: lambda: Sample(1000, 1, p50=0.1, p99=0.2) for name in ("this tree", "abc")}
+    report = measure("latency", taken, goals_of("latency", "abc"), rounds=1)
+    assert "p50 1.00x (1.00 to 1.00), p99 1.00x (1.00 to 1.00)" in verdict("latency", report)
+
+
+def test_a_table_or_one_way_of_it_can_be_compared() -> None:
+    assert scenarios_of(["consume-batch"]) == ["consume-batch"]
+    assert scenarios_of(["publish", "latency"]) == ["publish", "latency"]
+    assert scenarios_of(["consume"]) == [
+        "consume-handler",
+        "consume-iterator",
+        "consume-context",
+        "consume-batch",
+    ]
 
 
 @pytest.mark.parametrize("kind", ["real", "ours"])

@@ -40,6 +40,15 @@ def test_an_unknown_benchmark_is_refused_with_the_names_there_are() -> None:
     assert all(path.stem.removeprefix("bench_") in err for path in ROOT.glob("benchmarks/bench_*"))
 
 
+@pytest.mark.parametrize("name", ["broker", "protocol", "spark"])
+@pytest.mark.parametrize("option", [["--against", "HEAD"], ["--against=HEAD"]])
+def test_only_the_client_is_compared_with_another_commit(name: str, option: list[str]) -> None:
+    code, out, err = run_dev("bench", name, *option)
+    assert (code, out) == (2, "")
+    assert len(err.splitlines()) == 1
+    assert "--against is for 'bench clients'" in err
+
+
 def test_it_works_from_another_folder_and_through_a_link(tmp_path: Path) -> None:
     link = tmp_path / "a link"
     link.symlink_to(ROOT / "dev")
