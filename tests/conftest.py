@@ -4,6 +4,10 @@ import os
 
 from hypothesis import settings
 
+from tests.fixtures.signals import accept_signals
+
+accept_signals()  # before anything is started: also in the workers of xdist
+
 pytest_plugins = [
     "tests.fixtures.certificates",
     "tests.fixtures.s3",

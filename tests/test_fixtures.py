@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import signal
 import socket
 import ssl
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import AsyncIterator
@@ -23,6 +27,7 @@ from tests.fixtures.certificates import Certificates
 from tests.fixtures.loops import asynchronous, eventually
 from tests.fixtures.proxy import Proxy
 from tests.fixtures.servers import PATIENCE, Nsqd, start_nsqd
+from tests.fixtures.threads import no_thread_left
 
 HELLO = nsq.ClientSession().data_to_send()  # what a client says first: magic and IDENTIFY
 
@@ -55,6 +60,48 @@ async def stream(
         writer.close()
         with suppress(ConnectionError):  # it was reset, as the test wanted
             await writer.wait_closed()
+
+
+@pytest.mark.parametrize("signum", [signal.SIGINT, signal.SIGQUIT, signal.SIGTERM])
+def test_a_signal_reaches_a_process_that_a_test_starts(signum: signal.Signals) -> None:
+    with subprocess.Popen(["sleep", "600"]) as child:
+        child.send_signal(signum)
+        try:
+            assert child.wait(timeout=PATIENCE) == -signum
+        finally:
+            child.kill()
+
+
+def test_an_interrupt_reaches_the_process_of_the_tests() -> None:
+    with pytest.raises(KeyboardInterrupt):
+        os.kill(os.getpid(), signal.SIGINT)
+
+
+@pytest.mark.parametrize("workers", ["0", "1"])
+def test_signals_reach_tests_that_a_background_job_runs(workers: str) -> None:
+    """A shell without job control starts ``command &`` with SIGINT and SIGQUIT ignored."""
+    tests = f"{__file__}::test_a_signal_reaches_a_process_that_a_test_starts"
+    itself = f"{__file__}::test_an_interrupt_reaches_the_process_of_the_tests"
+    command = [sys.executable, "-m", "pytest", "-n", workers]
+    done = subprocess.run(
+        ["sh", "-c", 'trap "" INT QUIT TERM; exec "$@"', "sh", *command, tests, itself],
+        capture_output=True,
+        text=True,
+        cwd=Path(__file__).parents[1],
+    )
+    assert done.returncode == 0, done.stdout
+    assert "4 passed" in done.stdout
+
+
+def test_a_thread_that_is_left_is_held_against_the_test_that_started_it() -> None:
+    released = threading.Event()
+    thread = threading.Thread(target=released.wait, name="left")
+    with pytest.raises(AssertionError, match="left"), no_thread_left("left"):
+        thread.start()
+    with no_thread_left("left"):
+        assert thread.is_alive()
+    released.set()
+    thread.join()
 
 
 def test_what_an_async_test_leaves_behind_fails_it_by_name() -> None:

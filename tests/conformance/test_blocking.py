@@ -18,6 +18,7 @@ from nsqflow.blocking import Consumer, Producer, run
 from tests.conformance.driver import wait_until
 from tests.conformance.server_side import channel_stats, topic_of
 from tests.fixtures.servers import PATIENCE, Kind, Nsqd, Nsqlookupd, start_nsqd
+from tests.fixtures.threads import no_thread_left
 
 
 @pytest.fixture
@@ -27,8 +28,8 @@ def topic(request: pytest.FixtureRequest) -> str:
 
 @pytest.fixture(autouse=True)
 def _no_thread_is_left() -> Iterator[None]:
-    yield
-    assert "nsqflow" not in [thread.name for thread in threading.enumerate()]
+    with no_thread_left("nsqflow"):
+        yield
 
 
 def publish(nsqd: Nsqd, topic: str, *bodies: bytes) -> None:

@@ -24,6 +24,7 @@ from nsqflow.blocking import Consumer, Producer
 from tests.conformance.server_side import channel_stats, kinds, topic_of
 from tests.fixtures.certificates import Certificates
 from tests.fixtures.servers import PATIENCE, Nsqd
+from tests.fixtures.threads import no_thread_left
 
 pytestmark = [
     pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here"),
@@ -39,8 +40,8 @@ def topic(request: pytest.FixtureRequest) -> str:
 
 @pytest.fixture(autouse=True)
 def _no_thread_is_left() -> Iterator[None]:
-    yield
-    assert "nsqflow" not in [thread.name for thread in threading.enumerate()]
+    with no_thread_left("nsqflow"):
+        yield
 
 
 def in_child(work: Callable[[], object]) -> None:
