@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+import resource
 import time
 from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
@@ -495,6 +496,33 @@ def test_a_letter_that_is_not_stored_brings_the_message_back_until_it_is(
     assert stored == [4]
     assert caplog.text.count("it is requeued") == 2
     assert "worn out" not in caplog.text
+
+
+def test_a_full_disk_brings_the_message_back_until_its_letter_is_whole(
+    nsqd: Nsqd, topic: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = tmp_path / "letters"
+    path.write_bytes(before := b'{"body": "an earlier letter"}\n')
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+
+    class MakesRoom(logging.Handler):
+        """The second time that a letter is not stored, there is room again."""
+
+        def emit(self, record: logging.LogRecord) -> None:
+            if caplog.text.count("it is requeued") == 2:
+                resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+
+    makes_room = MakesRoom()
+    logging.getLogger().addHandler(makes_room)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (len(before) + 20, limits[1]))
+    try:
+        asynchronous(wear_out)(nsqd, topic, dead_letter=path)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+        logging.getLogger().removeHandler(makes_room)
+    bodies = [json.loads(line)["body"] for line in path.read_text().splitlines()]
+    assert bodies == ["an earlier letter", "worn out"]
+    assert caplog.text.count("it is requeued") == 2
 
 
 @pytest.mark.proves(wishes=[23])

@@ -7,10 +7,15 @@ be stored, or user code raises whatever it raises, the message is requeued.
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import errno
 import inspect
+import io
 import json
 import logging
 import os
+import sys
+import time
 from collections import OrderedDict, deque
 from collections.abc import Awaitable, Callable
 from math import inf
@@ -22,9 +27,14 @@ from nsqflow.client.inbox import Inbox
 from nsqflow.client.message import Message
 from nsqflow.client.producer import Producer
 
+if sys.platform != "win32":
+    import fcntl
+
 logger = logging.getLogger(__name__)
 
 _REMEMBERED = 1024  # errors
+_LOCK_TIMEOUT = 5.0  # seconds; another writer needs milliseconds
+_LOCK_INTERVAL = 0.01
 
 
 class DeadLetters:
@@ -189,9 +199,65 @@ def _letter(message: Message, error: BaseException | None) -> bytes:
 
 
 def _append(path: Path, line: bytes) -> None:
-    with path.open("ab") as file:
-        file.write(line)
-        file.flush()
+    """Append a line that can be read back; take back what was written of it if that fails."""
+    # Unbuffered: what could not be written must not be tried again when the file is closed.
+    with path.open("ab+", buffering=0) as file:
+        _lock(file)
+        before = file.seek(0, os.SEEK_END)
+        data = line if _ends_a_line(file, before) else b"\n" + line
+        try:
+            _write(file, data)
+            os.fsync(file.fileno())
+            if _read(file, before, len(data)) != data:
+                raise OSError(errno.EIO, "what was written can't be read back", str(path))
+        except BaseException:
+            with contextlib.suppress(OSError):
+                _take_back(file, before, data)
+            raise
+
+
+def _lock(file: io.FileIO) -> None:
+    """Keep other writers out, of this process and others, until the file is closed."""
+    if sys.platform == "win32":
+        return
+    deadline = time.monotonic() + _LOCK_TIMEOUT
+    while True:
+        try:
+            fcntl.flock(file.fileno(), fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            if time.monotonic() > deadline:
+                raise
+            time.sleep(_LOCK_INTERVAL)
+        except OSError:
+            return  # a file system without locks
+        else:
+            return
+
+
+def _ends_a_line(file: io.FileIO, size: int) -> bool:
+    """Return False after a fragment, which a process leaves that is killed in mid-write."""
+    return size == 0 or _read(file, size - 1, 1) == b"\n"
+
+
+def _write(file: io.FileIO, data: bytes) -> None:
+    rest = memoryview(data)
+    while rest:
+        rest = rest[file.write(rest) :]  # a part of it where the disk is nearly full
+
+
+def _read(file: io.FileIO, start: int, size: int) -> bytes:
+    file.seek(start)
+    data = bytearray()
+    while len(data) < size and (chunk := file.read(size - len(data))):
+        data += chunk
+    return bytes(data)
+
+
+def _take_back(file: io.FileIO, before: int, data: bytes) -> None:
+    """Cut off what was written of the data, unless the file goes on with something else."""
+    written = _read(file, before, len(data) + 1)
+    if written and data.startswith(written):
+        file.truncate(before)
         os.fsync(file.fileno())
 
 

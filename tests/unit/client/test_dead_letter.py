@@ -3,13 +3,21 @@
 from __future__ import annotations
 
 import asyncio
+import fcntl
 import json
 import logging
+import os
+import resource
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from nsqflow.client import dead_letter
 from nsqflow.client.config import ConsumerConfig
 from nsqflow.client.dead_letter import DeadLetters
 from nsqflow.client.inbox import Inbox
@@ -151,6 +159,166 @@ async def test_where_the_letter_is_not_stored_nobody_is_told_of_giving_up() -> N
     dead = letters(dead_letter=Callback(OSError()).plain, on_giving_up=told.plain)
     await dead.give_up(Desk().message(attempts=6))
     assert told.calls == []
+
+
+# --- whole lines only
+
+
+@contextmanager
+def full_disk(path: Path, room: int) -> Iterator[None]:
+    """Let no file of this process grow beyond the length of this one and ``room`` bytes."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    size = path.stat().st_size if path.exists() else 0
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size + room, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+
+
+async def give_up(path: Path, body: bytes) -> str | None:
+    """Return the answer to a message whose letter goes to a file."""
+    message = Desk().message(body, attempts=6)
+    await letters(dead_letter=path).give_up(message)
+    return command_of(message)
+
+
+@pytest.mark.parametrize("room", [0, 1, 100])
+@pytest.mark.parametrize("first", [True, False], ids=["empty", "filled"])
+def test_a_letter_after_a_full_disk_stands_on_its_own_line(
+    tmp_path: Path, room: int, first: bool
+) -> None:
+    path = tmp_path / "letters"
+
+    @asynchronous
+    async def fill() -> None:
+        if first:
+            assert await give_up(path, b"first") == "FIN"
+        before = path.read_bytes() if first else b""
+        with full_disk(path, room):
+            assert await give_up(path, b"too much") == "REQ"
+            assert path.read_bytes() == before
+            assert await give_up(path, b"too much") == "REQ"
+        assert await give_up(path, b"last") == "FIN"
+
+    fill()
+    bodies = [line["body"] for line in read(path)]
+    assert bodies == (["first", "last"] if first else ["last"])
+
+
+@asynchronous
+async def test_a_letter_after_a_fragment_stands_on_its_own_line(tmp_path: Path) -> None:
+    path = tmp_path / "letters"
+    path.write_bytes(fragment := b'{"topic": "orders", "cha')  # its process was killed
+    for body in (b"one", b"two"):
+        assert await give_up(path, body) == "FIN"
+    lines = path.read_bytes().splitlines()
+    assert lines[0] == fragment
+    assert [json.loads(line)["body"] for line in lines[1:]] == ["one", "two"]
+
+
+@asynchronous
+async def test_a_fragment_is_not_completed_where_the_disk_is_full(tmp_path: Path) -> None:
+    path = tmp_path / "letters"
+    path.write_bytes(b"{")
+    with full_disk(path, 5):
+        assert await give_up(path, b"too much") == "REQ"
+    assert path.read_bytes() == b"{"
+
+
+def instead_of_fsync(monkeypatch: pytest.MonkeyPatch, act: Callable[[], None]) -> None:
+    """Have something happen to the file when the next letter is synced."""
+    fsync, acts = os.fsync, [act]
+
+    def fake(descriptor: int) -> None:
+        fsync(descriptor)
+        if acts:
+            acts.pop()()
+
+    monkeypatch.setattr("nsqflow.client.dead_letter.os.fsync", fake)
+
+
+@asynchronous
+async def test_only_a_letter_that_can_be_read_back_finishes_its_message(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = tmp_path / "letters"
+    assert await give_up(path, b"first") == "FIN"
+    before = path.read_bytes()
+
+    def spoil() -> None:
+        with path.open("r+b") as file:
+            file.seek(len(before) + 5)
+            file.write(b"\0\0\0")
+
+    instead_of_fsync(monkeypatch, spoil)
+    assert await give_up(path, b"spoilt") == "REQ"
+    assert "can't be read back" in caplog.text
+    assert await give_up(path, b"last") == "FIN"
+    first, *_, last = path.read_bytes().splitlines()
+    assert [json.loads(line)["body"] for line in (first, last)] == ["first", "last"]
+
+
+@asynchronous
+async def test_what_another_program_appends_is_not_taken_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "letters"
+
+    def append_and_fail() -> None:
+        with path.open("ab") as file:
+            file.write(b"from another program\n")
+        raise OSError("broken")
+
+    instead_of_fsync(monkeypatch, append_and_fail)
+    assert await give_up(path, b"x") == "REQ"
+    assert path.read_bytes().endswith(b"}\nfrom another program\n")
+
+
+@asynchronous
+async def test_a_file_that_was_emptied_meanwhile_is_not_filled_with_zeros(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "letters"
+    assert await give_up(path, b"first") == "FIN"
+    instead_of_fsync(monkeypatch, lambda: os.truncate(path, 0))
+    assert await give_up(path, b"x") == "REQ"
+    assert path.read_bytes() == b""
+
+
+@asynchronous
+async def test_a_letter_waits_for_another_writer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, tried, seen = tmp_path / "letters", threading.Event(), list[bytes]()
+    sleep = time.sleep
+
+    def sleep_and_say(seconds: float) -> None:
+        tried.set()
+        sleep(seconds)
+
+    monkeypatch.setattr(time, "sleep", sleep_and_say)
+    monkeypatch.setattr(dead_letter, "_LOCK_TIMEOUT", 600)
+    with path.open("ab") as other:
+        fcntl.flock(other, fcntl.LOCK_EX)
+        task = asyncio.create_task(give_up(path, b"x"))
+        await asyncio.to_thread(tried.wait)
+        seen.append(path.read_bytes())
+    assert await task == "FIN"
+    assert seen == [b""]
+    assert [line["body"] for line in read(path)] == ["x"]
+
+
+@asynchronous
+async def test_a_writer_that_never_ends_brings_the_message_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "letters"
+    monkeypatch.setattr(dead_letter, "_LOCK_TIMEOUT", 0.05)
+    with path.open("ab") as other:
+        fcntl.flock(other, fcntl.LOCK_EX)
+        assert await give_up(path, b"x") == "REQ"
+    assert path.read_bytes() == b""
 
 
 # --- who is told
