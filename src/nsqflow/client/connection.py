@@ -51,6 +51,7 @@ logger = logging.getLogger(__name__)
 
 _LAST_WORDS = 64 * 1024  # bytes read at a time
 _GONE = 1.0  # seconds in which a transport that was aborted calls back, at the very latest
+_SLICE = 0.01  # seconds that the event loop waits for a compressed stream to be unpacked
 _FINAL_CODES = ("E_BAD_TOPIC", "E_BAD_CHANNEL", "E_UNAUTHORIZED")
 
 
@@ -73,6 +74,10 @@ class Connection(asyncio.Protocol):
         self._handshake: list[bytes] | None = None  # while it lasts: what came inside TLS
         self._opened = False
         self._finishing = False
+        self._aborted = False
+        self._rest: asyncio.Handle | None = None  # a turn of the loop to unpack more in
+        self._lost = False  # the transport is gone, which is reported after the rest
+        self._cause: Exception | None = None
         self._ended = self._loop.create_future()
         self._silence = Silence(self._fell_silent)
 
@@ -122,7 +127,9 @@ class Connection(asyncio.Protocol):
             return
         self.flush()
         self._finishing = True  # a heartbeat that comes now is not answered any more
-        if transport.can_write_eof():
+        if self._lost:
+            pass  # what came before is still unpacked
+        elif transport.can_write_eof():
             # Half a close: nsqd reads to the end, then closes its side, which we see.
             transport.write_eof()
         else:
@@ -148,6 +155,7 @@ class Connection(asyncio.Protocol):
         if self.error is None:
             self.error = error
         self._silence.cancel()
+        self._aborted = True
         if self._transport is not None:
             self._transport.abort()
 
@@ -159,37 +167,27 @@ class Connection(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         """Parse what came, tell the owner, answer heartbeats."""
-        self._silence.last_read = self._loop.time()
-        session = self.session
+        self._silence.last_read = now = self._loop.time()
         try:
-            session.receive_data(data)
-            while events := session.events():
-                for event in events:
-                    if type(event) is MessageBatch:
-                        self._owner.messages_received(event)
-                    else:
-                        self._handle(event)
+            self.session.receive_data(data)
         except ProtocolError as error:
             if self._handshake is None:
-                error.add_note(f"from {self.address}")
-                self._break(error)
+                self._break_off(error)
             else:
                 self._handshake.append(data)
-        else:
-            self.flush()
+            return
+        if self._rest is None:  # else it comes after what is unpacked first
+            self._hand_on(now)
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Tell the owner that it is over."""
         self._silence.cancel()
         if exc is not None and self.error is None:
             self._read_last_words()
-        if self.error is None:
-            self.error = NetworkError(f"{self.address}: {exc or 'closed by nsqd'}")
-        self._milestones.put_nowait(self.error)
-        if not self._ended.done():
-            self._ended.set_result(None)
-            if self._opened:
-                self._owner.connection_lost(self.error)
+        self._lost, self._cause = True, exc
+        self._finishing = True  # nothing can be written any more
+        if self._rest is None or self._aborted:
+            self._end()
 
     def pause_writing(self) -> None:
         """Hold back: the other side does not keep up."""
@@ -199,6 +197,59 @@ class Connection(asyncio.Protocol):
         """Go on."""
         self.can_write = True
         self._owner.writable()
+
+    # Private methods: what arrives
+
+    def _hand_on(self, now: float) -> None:
+        """Handle what has arrived; of a compressed stream as much as fits into a slice."""
+        session, owner = self.session, self._owner
+        try:
+            while events := session.events():
+                for event in events:
+                    if type(event) is MessageBatch:
+                        owner.messages_received(event)
+                    else:
+                        self._handle(event)
+                # A peer may pack gigabytes into what is read at once: others get their turn.
+                if session.compressed and self._loop.time() - now >= _SLICE:
+                    self._yield()
+                    break
+        except ProtocolError as error:
+            self._break_off(error)
+        else:
+            self.flush()
+
+    def _yield(self) -> None:
+        """Go on in a later turn of the loop, and read nothing meanwhile."""
+        if self._transport is not None and not self._transport.is_closing():
+            self._transport.pause_reading()
+        self._rest = self._loop.call_soon(self._go_on)
+
+    def _go_on(self) -> None:
+        """Unpack the next slice; after the last one read on, or report the end."""
+        self._rest = None
+        if not self._aborted:
+            self._silence.last_read = now = self._loop.time()  # silent it is not
+            try:
+                self._hand_on(now)
+            except Exception as error:  # as a transport does where data_received raises
+                self.abort(NetworkError(f"{self.address}: {error}"))
+                self._loop.call_exception_handler({"message": "reading failed", "exception": error})
+        if self._rest is not None:
+            return
+        if self._lost:
+            self._end()
+        elif self._transport is not None and not self._transport.is_closing():
+            self._transport.resume_reading()
+
+    def _end(self) -> None:
+        if self.error is None:
+            self.error = NetworkError(f"{self.address}: {self._cause or 'closed by nsqd'}")
+        self._milestones.put_nowait(self.error)
+        if not self._ended.done():
+            self._ended.set_result(None)
+            if self._opened:
+                self._owner.connection_lost(self.error)
 
     # Private methods
 
@@ -307,10 +358,15 @@ class Connection(asyncio.Protocol):
     def _fell_silent(self, seconds: float) -> None:
         self._break(NetworkError(f"{self.address}: silent for {seconds:.0f} s, heartbeats missing"))
 
+    def _break_off(self, error: ProtocolError) -> None:
+        error.add_note(f"from {self.address}")
+        self._break(error)
+
     def _break(self, error: NsqError) -> None:
         """End it: nothing sensible can follow."""
         if self.error is None:
             self.error = error
+        self._aborted = True
         self._milestones.put_nowait(self.error)
         if self._transport is not None:
             self._transport.abort()

@@ -51,6 +51,11 @@ class Session(Generic[E]):
 
     # Public methods
 
+    @property
+    def compressed(self) -> bool:
+        """What arrives is compressed, so that a few bytes may hold any number of events."""
+        return self._decompressor is not None
+
     def receive_data(self, data: bytes | bytearray | memoryview) -> None:
         """Take what the transport gave; then ask for ``events()``."""
         if self._awaiting_tls:

@@ -124,6 +124,14 @@ def test_tls_that_nobody_asked_for_can_not_start() -> None:
         ClientSession().tls_started()
 
 
+@pytest.mark.parametrize("method", ["snappy", "deflate", ""])
+def test_a_session_says_whether_what_arrives_is_compressed(method: str) -> None:
+    pair = make_pair(IdentifyRequest(snappy=method == "snappy", deflate=method == "deflate"))
+    assert not pair.client.compressed
+    pair.pump()
+    assert pair.client.compressed is pair.server.compressed is bool(method)
+
+
 @pytest.mark.parametrize("method", ["snappy", "deflate"])
 def test_compressed_bytes_that_came_with_the_clear_reply_are_not_lost(method: str) -> None:
     asked = IdentifyRequest(snappy=method == "snappy", deflate=method == "deflate")
