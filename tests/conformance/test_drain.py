@@ -11,9 +11,8 @@ import subprocess
 import sys
 import textwrap
 import threading
-import time
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import IO, Any
 
 import pytest
 
@@ -552,6 +551,15 @@ class Program:
             text=True,
         )
         self.lines: list[str] = []
+        self.log: list[str] = []
+        self._read = 0  # lines that were returned
+        self._news = threading.Condition()
+        self._threads = [
+            threading.Thread(target=self._collect, args=arguments)
+            for arguments in ((self.process.stdout, self.lines), (self.process.stderr, self.log))
+        ]
+        for thread in self._threads:
+            thread.start()
 
     def __enter__(self) -> Program:
         return self
@@ -559,22 +567,39 @@ class Program:
     def __exit__(self, *_: object) -> None:
         self.process.kill()
         self.process.wait()
-        for stream in (self.process.stdout, self.process.stderr):
-            assert stream
-            stream.close()
+        for thread in self._threads:
+            thread.join()
 
     def read(self, count: int) -> list[str]:
-        """Read so many lines of what it says."""
-        assert self.process.stdout
-        lines = [self.process.stdout.readline().strip() for _ in range(count)]
-        self.lines += lines
+        """Return the next lines of what it says."""
+        self._await(lambda: len(self.lines) >= self._read + count)
+        lines = self.lines[self._read : self._read + count]
+        self._read += count
         return lines
+
+    def await_log(self, text: str) -> None:
+        """Wait until it has logged this."""
+        self._await(lambda: any(text in line for line in self.log))
 
     def end(self) -> tuple[list[str], str]:
         """Wait for its end; return all that it said, and its log."""
-        out, log = self.process.communicate(timeout=PATIENCE)
+        self.process.wait(PATIENCE)
+        for thread in self._threads:
+            thread.join()
+        log = "\n".join(self.log)
         assert self.process.returncode == 0, log
-        return self.lines + out.split("\n")[:-1], log
+        return self.lines, log
+
+    def _collect(self, stream: IO[str], lines: list[str]) -> None:
+        with stream:
+            for line in stream:
+                with self._news:
+                    lines.append(line.rstrip("\n"))
+                    self._news.notify_all()
+
+    def _await(self, condition: Callable[[], bool]) -> None:
+        with self._news:
+            assert self._news.wait_for(condition, PATIENCE), (self.lines, self.log)
 
 
 RUN = """
@@ -609,11 +634,10 @@ def test_a_second_signal_ends_it_at_once(nsqd: Nsqd, topic: str, handler: str) -
     with Program(nsqd, topic, "-", RUN.format(handler=handler, concurrency=1)) as program:
         program.read(1)
         program.process.send_signal(signal.SIGTERM)
-        asynchronous(eventually)(lambda: channel_stats(nsqd, topic)["depth"] == 2)
-        before = time.monotonic()
+        # Not before it has taken the first: two that wait are one.
+        program.await_log("SIGTERM, closing")
         program.process.send_signal(signal.SIGTERM)
-        _, log = program.end()
-        assert time.monotonic() - before < 15  # without it, 30
+        _, log = program.end()  # it waits 20 s for that; without the second signal it takes 30
     assert "SIGTERM while closing, ending at once" in log
     stats = channel_stats(nsqd, topic)
     assert (stats["depth"], stats["in_flight_count"]) == (3, 0)

@@ -73,7 +73,7 @@ spark.stop()
 EACH = 20_000  # messages on each nsqd: eight slots
 
 
-@pytest.mark.timeout(400)
+@pytest.mark.timeout(1200)
 def test_a_worker_that_dies_in_mid_batch_costs_no_message_and_doubles_none(tmp_path: Path) -> None:
     with ExitStack() as end:
         nsqds = [end.enter_context(start_nsqd(make(tmp_path / name))) for name in ("a", "b")]

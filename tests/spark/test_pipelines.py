@@ -25,7 +25,7 @@ from tests.fixtures.spark import SPARK_PATIENCE
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-pytestmark = pytest.mark.timeout(300)
+pytestmark = pytest.mark.timeout(1200)
 
 HEAD = """\
 [source]

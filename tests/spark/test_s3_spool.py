@@ -49,7 +49,7 @@ spark.stop()
 EACH = 10_000
 
 
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(1200)
 def test_a_driver_that_is_killed_finds_its_batch_again_on_s3(tmp_path: Path, s3: S3) -> None:
     spool = s3.location("a-query/spool")
     with ExitStack() as end:

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
 
 _TICK = 0.05  # seconds between two looks at a query that starts
-_ATTEMPTS = 3  # to start one on a machine that is busy
+_ATTEMPTS = 10  # to start one on a machine that is busy, ten seconds each
 
 
 class PipelineFailed(NsqError):
