@@ -73,7 +73,7 @@ class Inbox:
         self.closed = False
         self.error: BaseException | None = None  # what ended it, if that was an error
         self.messages: deque[Message] = deque()
-        self.check_at = inf  # the front needs no check before
+        self.check_at = inf  # the front needs no check before; see set_check_at
         self.restrained = True  # prefetch holds back: new demand makes a difference
         self.workers = 0  # tasks that run handlers
         self.read_ahead: list[ReadAhead] = []
@@ -93,6 +93,7 @@ class Inbox:
         self._handed_at = -inf
         self._turn_left = 0
         self._turn_ends = 0.0
+        self._look_at = 0.0  # the earlier of the two: one comparison for each message
 
     @property
     def max_in_flight(self) -> int:
@@ -133,6 +134,11 @@ class Inbox:
             handed_at=max([self._handed_at, *(each.handed_at for each in threads)]),
             oldest_deadline=self.oldest_deadline(),
         )
+
+    def set_check_at(self, at: float) -> None:
+        """Have the front checked before anything is handed out from then on."""
+        self.check_at = at
+        self._look_at = min(self._turn_ends, at)
 
     def oldest_deadline(self) -> float:
         """Return when the message that waits longest times out."""
@@ -269,17 +275,15 @@ class Inbox:
     async def next(self) -> Message:
         """Wait for a message and hand it out; the end of an iteration once it is closed."""
         self._turn_left -= 1
-        now = monotonic()
-        if now >= self._turn_ends or self._turn_left < 0:
-            await self._end_turn()
-        elif now >= self.check_at:
-            self._coordinator.check(now)
-        if not self.messages or self.in_hands >= self._most:
+        if monotonic() >= self._look_at or self._turn_left < 0:
+            await self._look()
+        messages = self.messages
+        if not messages or self.in_hands >= self._most:
             if not self.ready() and not await self.wait():
                 raise StopAsyncIteration
             self._begin_turn()
         self.in_hands += 1
-        return self.messages.popleft()
+        return messages.popleft()
 
     async def gather(self, size: int, max_wait: float) -> list[Message]:
         """Wait for ``size`` messages, or as many as come in time; none: it is closed.
@@ -366,17 +370,22 @@ class Inbox:
         self._free_changed = now
         self._free += change
 
-    async def _end_turn(self) -> None:
-        """Let the loop run: a reader that never waits would starve the connection."""
-        await asyncio.sleep(0)
-        self._begin_turn()
-        if self._handed_at >= self.check_at:
-            self._coordinator.check(self._handed_at)
+    async def _look(self) -> None:
+        """Let the loop run if it is time, and check the front.
+
+        A reader that never waits would starve the connection.
+        """
+        if monotonic() >= self._turn_ends or self._turn_left < 0:
+            await asyncio.sleep(0)
+            self._begin_turn()
+        if monotonic() >= self.check_at:
+            self._coordinator.check(monotonic())
 
     def _begin_turn(self) -> None:
         self._handed_at = monotonic()
         self._turn_ends = self._handed_at + _TURN_SECONDS
         self._turn_left = _TURN_MESSAGES
+        self._look_at = min(self._turn_ends, self.check_at)
         self._chunk = 1
 
     async def _hands_change(self) -> None:

@@ -335,7 +335,7 @@ class Intake:
 
     def _check_by(self, deadline: float) -> None:
         self._expires_at = deadline
-        self.inbox.check_at = -inf if self._exhausted else deadline
+        self.inbox.set_check_at(-inf if self._exhausted else deadline)
 
     def _take_back(self, unwanted: Callable[[Message], bool]) -> list[Message]:
         """Take out messages that user code never had."""
