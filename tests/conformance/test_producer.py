@@ -17,7 +17,6 @@ import pytest
 from nsqflow import (
     ConfigError,
     LocalProtocolError,
-    NetworkError,
     News,
     NsqError,
     Producer,
@@ -589,7 +588,7 @@ async def test_an_idle_producer_answers_heartbeats_and_loses_nothing(
 
 @pytest.mark.proves(wishes=[17, 20])
 @asynchronous
-async def test_a_publish_fails_at_once_if_no_try_comes_before_its_timeout(
+async def test_a_publish_without_a_connection_waits_until_its_timeout_and_says_why(
     server_kind: Kind, tmp_path: Path, topic: str
 ) -> None:
     news = Watch()
@@ -599,13 +598,69 @@ async def test_a_publish_fails_at_once_if_no_try_comes_before_its_timeout(
         gone.tcp_address, reconnect_delay=1000, max_reconnect_delay=1000, on_event=news
     ) as producer:
         await news.heard("connect_failed")
-        async with asyncio.timeout(PATIENCE):  # far less than the timeout of the publish
-            with pytest.raises(NetworkError, match=r"not sent: .*; the next try is in [\d.]+ s"):
-                await producer.publish(topic, b"x", timeout=600)
-            with pytest.raises(NetworkError, match="the next try is in") as raised:
-                await producer.publish_many(topic, [b"x", b"y"], timeout=600)
+        why = rf"not sent in time: {re.escape(gone.tcp_address)}: .*[Cc]onnect"
+        began = time.monotonic()
+        with pytest.raises(RequestTimeout, match=why):
+            await producer.publish(topic, b"x", timeout=0.3)
+        assert time.monotonic() - began >= 0.3
+        with pytest.raises(RequestTimeout, match=why) as raised:
+            await producer.publish_many(topic, [b"x", b"y"], timeout=0.3)
         assert raised.value.ranges is not None
         assert raised.value.ranges.refused == (range(2),)
+
+
+@pytest.mark.proves(wishes=[20])
+@asynchronous
+async def test_a_publish_has_an_nsqd_dialled_at_once_that_waits_for_its_next_dial(
+    server_kind: Kind, tmp_path: Path, topic: str
+) -> None:
+    news = Watch()
+    with start_nsqd(tmp_path, kind=server_kind) as first:
+        pass
+    async with Producer(
+        first.tcp_address,
+        reconnect_delay=1000,
+        max_reconnect_delay=1000,
+        connections_per_nsqd=3,
+        on_event=news,
+    ) as producer:
+        await news.heard("connect_failed", 3)
+        options = [f"-tcp-address={first.tcp_address}"]
+        with start_nsqd(tmp_path, kind=server_kind, options=options) as second:
+            await producer.publish(topic, b"x", timeout=PATIENCE)
+            assert count_of(second, topic) == 1
+            await news.heard("connected", 3)  # nor do its other connections wait
+
+
+@pytest.mark.proves(rows=[57], wishes=[20])
+@asynchronous
+async def test_no_publisher_fails_while_the_only_nsqd_restarts_and_dials_are_few(
+    server_kind: Kind, tmp_path: Path, topic: str
+) -> None:
+    news, dials, publishes = Watch(), list[float](), list[asyncio.Task[Any]]()
+
+    def count(address: str) -> str:
+        dials.append(time.monotonic())
+        return address
+
+    with start_nsqd(tmp_path, kind=server_kind) as first:
+        async with Producer(first.tcp_address, address_map=count, on_event=news) as producer:
+            await producer.publish(topic, b"before")
+            first.stop()
+            await news.heard("disconnected")
+            lost, dials[:] = time.monotonic(), []
+            while news.kinds.count("connect_failed") < 4:
+                for _ in range(10):
+                    publish = producer.publish(topic, b"%d" % len(publishes), timeout=PATIENCE)
+                    publishes.append(asyncio.create_task(publish))
+                await asyncio.sleep(0.01)
+            options = [f"-tcp-address={first.tcp_address}"]
+            with start_nsqd(tmp_path, kind=server_kind, options=options) as second:
+                await asyncio.gather(*publishes)
+                seconds = time.monotonic() - lost
+                assert count_of(second, topic) == len(publishes) >= 100
+    # One at once, one per second that publishes asked for, and the planned ones.
+    assert len(dials) <= 3 + 2 * seconds, (dials, seconds)
 
 
 @pytest.mark.proves(wishes=[20])

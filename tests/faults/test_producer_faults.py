@@ -9,7 +9,9 @@ import asyncio
 import json
 import random
 import re
+import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +19,6 @@ import pytest
 
 from nsqflow import (
     LocalProtocolError,
-    NetworkError,
     News,
     NsqError,
     Producer,
@@ -350,15 +351,12 @@ async def test_who_asks_for_it_has_uncertain_messages_sent_again() -> None:
 
 
 @pytest.mark.proves(wishes=[21])
-@pytest.mark.parametrize("timeout", [0.3, 30])
 @asynchronous
-async def test_what_was_sent_once_is_uncertain_even_if_it_could_not_be_sent_again(
-    timeout: float,
-) -> None:
+async def test_what_was_sent_once_is_uncertain_even_if_it_could_not_be_sent_again() -> None:
     async with ScriptedNsqd() as peer:
         peer.on(nsq.Publish, CLOSE)
         async with Producer(
-            peer.address, reconnect_delay=60, retry_uncertain=True, publish_timeout=timeout
+            peer.address, reconnect_delay=60, retry_uncertain=True, publish_timeout=0.3
         ) as producer:
             await eventually(lambda: bool(peer.connections))
             results = await outcomes(
@@ -918,6 +916,32 @@ async def test_an_nsqd_that_refuses_connections_costs_the_others_nothing() -> No
         assert proxy.connections == 0
 
 
+@pytest.mark.proves(rows=[18])
+@asynchronous
+async def test_a_peer_that_accepts_and_closes_is_dialled_once_a_second_at_most() -> None:
+    async with ScriptedNsqd() as peer:
+        peer.on(nsq.Publish, CLOSE)
+        async with Producer(peer.address) as producer:
+            began = time.monotonic()
+            while time.monotonic() < began + 2.5:  # each of them wants a connection
+                with suppress(NsqError):
+                    await producer.publish("t", b"x", timeout=0.02)
+        assert 2 <= len(peer.connections) <= 3 + 2 * (time.monotonic() - began)
+
+
+@pytest.mark.proves(rows=[18])
+@asynchronous
+async def test_a_connection_that_is_lost_is_made_again_at_once() -> None:
+    news = Watch()
+    async with ScriptedNsqd() as peer, Producer(peer.address, on_event=news):
+        await news.heard("connected")
+        await asyncio.sleep(1.1)  # longer than the reconnect_delay
+        lost = time.monotonic()
+        peer.connections[0].close()
+        await news.heard("connected", 2)
+        assert time.monotonic() - lost < 4, "of the first delay, 8 s, that was once the default"
+
+
 @asynchronous
 async def test_a_publish_waits_for_whichever_nsqd_may_be_back_in_time() -> None:
     async with ScriptedNsqd() as dead, ScriptedNsqd() as shut:
@@ -929,8 +953,9 @@ async def test_a_publish_waits_for_whichever_nsqd_may_be_back_in_time() -> None:
         ) as producer:
             await news.heard("connect_failed", 2)
             [task] = await begun(producer.publish("t", b"x"))
-            with pytest.raises(NetworkError, match="the next try is in"):
+            with pytest.raises(RequestTimeout, match="not sent in time") as raised:
                 await producer.publish("t", b"y", timeout=0.01)
+            assert all(peer.address in str(raised.value) for peer in (dead, shut))
             shut.on(nsq.Identify, BEHAVE)
             await outcomes(task)
             assert task.exception() is None

@@ -98,8 +98,8 @@ class ClientConfig:
     lookupd_poll_timeout: float = number(5.0, 0, above=True)
     lookupd_headers: Mapping[str, str] = field(default_factory=dict, repr=False)
     lookupd_tls: ssl.SSLContext | None = None
-    reconnect_delay: float = number(8.0, 0, above=True)
-    max_reconnect_delay: float = number(120.0, 0, above=True)
+    reconnect_delay: float = number(1.0, 0, above=True)
+    max_reconnect_delay: float = number(60.0, 0, above=True)
     dial_timeout: float = number(5.0, 0, above=True)
     heartbeat_interval: float | None = number(None, 1, disabled=True)
     output_buffer_size: int | None = number(None, 64, disabled=True, whole=True)

@@ -33,11 +33,11 @@ class Carriers(Protocol):
     def pick(self, parcel: Parcel) -> Outlet | None:
         """Choose a connection that can take it now."""
 
-    def hope_at(self, topic: str) -> float:
-        """When a connection can be there at the earliest; 0: at any moment."""
+    def connect(self, topic: str) -> None:
+        """Dial now: something was published, and no connection takes it."""
 
-    def despair(self, topic: str) -> NsqError:
-        """Say why waiting until then can't help."""
+    def final_error(self, topic: str) -> NsqError | None:
+        """Return the error that waiting can't fix; None: a connection may come at any time."""
 
     def why_waiting(self, topic: str) -> str:
         """Say in words why nothing was taken."""
@@ -162,7 +162,7 @@ class Outbox:
                 if outlet.load(line.parcels.popleft()):
                     touched.add(outlet)
             if line.parcels:
-                self._give_up_hope(topic, line)
+                self._await_connection(topic, line)
             if not line.parcels:
                 del self._waiting[topic]
         for outlet in touched:
@@ -241,12 +241,15 @@ class Outbox:
             line = self._waiting[topic] = Line()
         return line
 
-    def _give_up_hope(self, topic: str, line: Line) -> None:
-        hopeless = line.take_due(self._carriers.hope_at(topic))
-        if hopeless:
-            error = self._carriers.despair(topic)
-            for parcel in hopeless:
+    def _await_connection(self, topic: str, line: Line) -> None:
+        """Let parcels wait until their timeout, but fail those that no wait can help."""
+        error = self._carriers.final_error(topic)
+        if error is not None:
+            for parcel in line.take_due(float("inf")):
                 self._fail(parcel, error)
+        if line.fresh:  # after the look at the error: they have failed with the last one
+            line.fresh = False
+            self._carriers.connect(topic)
 
     def _fail(self, parcel: Parcel, error: NsqError) -> None:
         parcel.fail(error)

@@ -114,14 +114,16 @@ class Parcel:
 class Line:
     """Parcels of one topic that wait, the first to go first."""
 
-    __slots__ = ("parcels", "soonest")
+    __slots__ = ("fresh", "parcels", "soonest")
 
     def __init__(self) -> None:
+        self.fresh = False  # there are new ones, for which nothing was dialled yet
         self.parcels: deque[Parcel] = deque()
         self.soonest = float("inf")  # none has a deadline before it
 
     def append(self, parcel: Parcel) -> None:
         """Let a parcel wait behind the others."""
+        self.fresh = True
         self.parcels.append(parcel)
         self.soonest = min(self.soonest, parcel.deadline)
 

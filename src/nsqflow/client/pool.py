@@ -13,10 +13,11 @@ from nsqflow.client.news import Newsroom
 from nsqflow.client.outbox import Outbox
 from nsqflow.client.outlet import Outlet
 from nsqflow.client.parcel import Parcel
+from nsqflow.client.reconnect_schedule import TriggerLimit
 from nsqflow.client.routes import DirectRoutes, LookupRoutes, Routes
-from nsqflow.errors import NetworkError, NsqError
+from nsqflow.errors import NsqError
 
-_NEVER = float("inf")
+_MAX_REASONS = 5  # nsqd named in an error
 _LAST_WORD = 2.0  # seconds for nsqd to close its side
 
 
@@ -34,6 +35,7 @@ class Pool:
         self._dial_errors: dict[str, NsqError] = {}  # of nsqd that could not be connected
         self._tasks: set[asyncio.Task[None]] = set()
         self._outlets: dict[str, list[Outlet]] = {}
+        self._triggers = TriggerLimit()
         self._turn = 0
         self._routes: Routes
         if config.nsqd:
@@ -79,25 +81,28 @@ class Pool:
         self._turn += 1
         return ready[self._turn % len(ready)]
 
-    def hope_at(self, topic: str) -> float:
-        """When a connection can be there at the earliest; 0: at any moment."""
-        return min(map(self._hope_of, self._routes.addresses(topic)), default=0.0)
+    def connect(self, topic: str) -> None:
+        """Dial those nsqd now that are not connected; each at most once a second."""
+        now = self._loop.time()
+        for address in self._routes.addresses(topic):
+            endpoints = self._endpoints.get(address, [])
+            if not any(map(_is_busy, endpoints)) and self._triggers.grant(address, now):
+                if endpoints:
+                    endpoints[0].dial_now()
+                else:
+                    self._add(address)
 
-    def despair(self, topic: str) -> NsqError:
-        """Say why waiting until then can't help."""
-        address = min(self._routes.addresses(topic), key=self._hope_of)
-        hope = self._hope_of(address)
-        if hope == _NEVER:
-            return self._dial_errors[address]
-        wait = hope - self._loop.time()
-        return NetworkError(
-            f"publish to {topic!r} was not sent: {self._why(address)}; "
-            f"the next try is in {wait:.1f} s, after its timeout"
-        )
+    def final_error(self, topic: str) -> NsqError | None:
+        """Return the error if every nsqd refuses what another dial would ask for again."""
+        errors = [self._final_error_of(address) for address in self._routes.addresses(topic)]
+        return errors[0] if errors and all(errors) else None
 
     def why_waiting(self, topic: str) -> str:
         """Say in words why nothing was taken."""
-        reasons = [self._why(address) for address in self._routes.addresses(topic)]
+        addresses = self._routes.addresses(topic)
+        reasons = [self._why(address) for address in addresses[:_MAX_REASONS]]
+        if len(addresses) > _MAX_REASONS:
+            reasons.append(f"and {len(addresses) - _MAX_REASONS} other nsqd")
         return "; ".join(reasons) or str(self._routes.trouble())
 
     def nsqds(self, topic: str) -> int:
@@ -106,16 +111,11 @@ class Pool:
 
     # Private methods
 
-    def _hope_of(self, address: str) -> float:
-        endpoints = self._endpoints.get(address, ())
-        if any(e.retry_at is None and not e.ended for e in endpoints):
-            return 0.0  # it is being dialled, or connected
+    def _final_error_of(self, address: str) -> NsqError | None:
         error = self._dial_errors.get(address)
-        if error is not None and is_final(error):
-            return _NEVER
-        if not self._routes.lasting:
-            return 0.0  # nsqlookupd may name it again at any time
-        return min((e.retry_at for e in endpoints if e.retry_at is not None), default=0.0)
+        if error is None or not is_final(error):
+            return None
+        return None if any(map(_is_busy, self._endpoints.get(address, ()))) else error
 
     def _why(self, address: str) -> str:
         endpoints = self._endpoints.get(address, ())
@@ -130,6 +130,7 @@ class Pool:
         """Dial what is missing of the nsqd that are named; they are anew, by each answer."""
         named = self._routes.named()
         self._dial_errors = {a: e for a, e in self._dial_errors.items() if a in named}
+        self._triggers.keep(named)
         for address in named:
             have = len(self._endpoints.get(address, ()))
             for _ in range(self._config.connections_per_nsqd - have):
@@ -181,7 +182,14 @@ class Pool:
             other for other in outlets if other.connection and not other.connection.closed
         ]
         outlets.append(outlet)
+        for endpoint in self._endpoints[address]:  # nsqd is back: its other connections too
+            endpoint.dial_now()
         return connection
 
     def _changed(self) -> None:
         self.outbox.pump()
+
+
+def _is_busy(endpoint: Endpoint) -> bool:
+    """Return whether it is connected, or being dialled."""
+    return endpoint.retry_at is None and not endpoint.ended

@@ -75,10 +75,14 @@ class Sources:
 
     def _add(self, address: str, *, lasting: bool, before: Endpoint | None = None) -> None:
         endpoint = self.endpoints[address] = Endpoint(
-            address, self._dial, self._config, self._news, lasting=lasting, random=self._random
+            address,
+            self._dial,
+            self._config,
+            self._news,
+            lasting=lasting,
+            before=before,
+            random=self._random,
         )
-        if before is not None:
-            endpoint.failures, endpoint.error = before.failures, before.error
         self._keep(self._run(endpoint), f"nsqflow {address}")
 
     async def _run(self, endpoint: Endpoint) -> None:

@@ -1,4 +1,4 @@
-"""When an nsqd is dialled again, and when not."""
+"""When an nsqd is dialled again, and when not; the schedule itself is in its own test."""
 
 from __future__ import annotations
 
@@ -9,13 +9,11 @@ from random import Random
 from typing import Any, cast
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from nsqflow import News
 from nsqflow.client.config import ConsumerConfig
 from nsqflow.client.connection import Connection
-from nsqflow.client.endpoint import Endpoint, reconnect_delay
+from nsqflow.client.endpoint import Endpoint
 from nsqflow.client.news import Newsroom
 from nsqflow.errors import (
     AuthFailedError,
@@ -27,14 +25,11 @@ from nsqflow.errors import (
     TlsNotGrantedError,
     UnauthorizedError,
 )
-from tests.fixtures.loops import asynchronous
+from tests.fixtures.loops import asynchronous, eventually
 
 ADDRESS = "nsqd:4150"
 REFUSED = NetworkError("refused")
 LOST = NetworkError("lost")
-
-seconds = st.floats(0.001, 1000)
-chances = st.floats(0, 1, exclude_max=True)
 
 
 class NoChance(Random):
@@ -54,10 +49,7 @@ class Held:
         if self._lasts is None:
             await asyncio.Event().wait()
         else:
-            # Not asyncio.sleep: some tests do without its delays.
-            ended = asyncio.Event()
-            asyncio.get_running_loop().call_later(self._lasts, ended.set)
-            await ended.wait()
+            await asyncio.sleep(self._lasts)
         return LOST
 
 
@@ -109,45 +101,17 @@ class Trial:
 
 @pytest.fixture
 def waited(monkeypatch: pytest.MonkeyPatch) -> list[float]:
-    """The delays of asyncio.sleep, which takes no time any more."""
+    """The delays before each dial, which take no time any more."""
     delays: list[float] = []
-    sleep = asyncio.sleep
+    timeout_at = asyncio.timeout_at
 
-    async def fake(delay: float) -> None:
-        delays.append(delay)
-        await sleep(0)
+    def fake(when: float | None) -> asyncio.Timeout:
+        assert when is not None
+        delays.append(round(when - asyncio.get_running_loop().time(), 1))
+        return timeout_at(0)
 
-    monkeypatch.setattr(asyncio, "sleep", fake)
+    monkeypatch.setattr(asyncio, "timeout_at", fake)
     return delays
-
-
-# The delay.
-
-
-@given(st.integers(1, 10**6), seconds, seconds, chances)
-def test_a_delay_doubles_up_to_its_limit_less_some_chance(
-    failures: int, first: float, most: float, chance: float
-) -> None:
-    whole = min(most, first * 2.0 ** min(failures - 1, 100))
-    assert 0.75 * whole <= reconnect_delay(failures, first, most, chance) <= whole
-
-
-@given(st.integers(1, 10**6), seconds, seconds, chances)
-def test_a_delay_never_shrinks_with_more_failures(
-    failures: int, first: float, most: float, chance: float
-) -> None:
-    now = reconnect_delay(failures, first, most, chance)
-    assert reconnect_delay(failures + 1, first, most, chance) >= now > 0
-
-
-def test_without_chance_it_is_exactly_twice_as_long_each_time() -> None:
-    delays = [reconnect_delay(failures, 8, 120, 0) for failures in range(1, 8)]
-    assert delays == [8, 16, 32, 64, 120, 120, 120]
-
-
-def test_chance_sets_clients_apart() -> None:
-    random = Random(1)
-    assert len({reconnect_delay(3, 8, 120, random.random()) for _ in range(100)}) == 100
 
 
 # Given by the user.
@@ -155,27 +119,27 @@ def test_chance_sets_clients_apart() -> None:
 
 @pytest.mark.proves(rows=[18, 19], wishes=[10])
 @asynchronous
-async def test_one_given_by_the_user_is_tried_for_ever_and_ever_more_slowly(
+async def test_one_given_by_the_user_is_tried_forever_and_ever_more_slowly(
     waited: list[float], caplog: pytest.LogCaptureFixture
 ) -> None:
     trial = Trial([REFUSED] * 500)
     await trial.run()
-    assert waited == [8, 16, 32, 64] + [120] * 496
+    assert waited == [1, 2, 4, 8, 16, 32] + [60] * 494
     assert trial.dialled == 501
     assert trial.kinds == ["connect_failed"] * 500 + ["connected"]
-    assert trial.news[0] == News("connect_failed", ADDRESS, "next try in 8.0 s", REFUSED)
+    assert trial.news[0] == News("connect_failed", ADDRESS, "next try in 1.0 s", REFUSED)
     warnings = [r.getMessage() for r in caplog.records if r.levelno == logging.WARNING]
-    assert warnings[0] == f"no connection to {ADDRESS}: refused; next try in 8.0 s"
+    assert warnings[0] == f"no connection to {ADDRESS}: refused; next try in 1.0 s"
     assert len(warnings) == 500
 
 
 @asynchronous
-async def test_a_loss_is_told_and_made_good_soon_if_it_had_lasted(waited: list[float]) -> None:
-    trial = Trial([Held(lasts=0.02)], config={"reconnect_delay": 0.01}, random=Random(5))
+async def test_a_connection_that_lasted_is_made_again_at_once(waited: list[float]) -> None:
+    trial = Trial([Held(lasts=0.3)], config={"reconnect_delay": 0.2}, random=Random(5))
     await trial.run()
     assert trial.kinds == ["connected", "disconnected", "connect_failed", "connected"]
     assert trial.news[1] == News("disconnected", ADDRESS, "lost", LOST)
-    assert 0 <= waited[0] <= 0.01
+    assert 0 <= waited[0] <= 0.2
 
 
 @asynchronous
@@ -184,16 +148,38 @@ async def test_one_that_throws_us_out_at_once_is_tried_ever_more_slowly(
 ) -> None:
     trial = Trial([Held(lasts=0), Held(lasts=0), Held(lasts=0)])
     await trial.run()
-    assert waited == [8, 16, 32]
+    assert waited == [1, 2, 4]
     assert trial.endpoint.failures == 3
 
 
 @asynchronous
 async def test_a_connection_that_lasts_makes_all_failures_forgotten(waited: list[float]) -> None:
-    fates: list[NsqError | Held] = [REFUSED, REFUSED, Held(lasts=0.02), REFUSED]
-    trial = Trial(fates, config={"reconnect_delay": 0.01})
+    fates: list[NsqError | Held] = [REFUSED, REFUSED, Held(lasts=0.3), REFUSED]
+    trial = Trial(fates, config={"reconnect_delay": 0.2})
     await trial.run()
-    assert waited == [0.01, 0.02, 0, 0.01]
+    assert waited == [0.2, 0.4, 0, 0.2]
+
+
+@asynchronous
+async def test_one_that_waits_can_be_dialled_at_once() -> None:
+    trial = Trial([REFUSED, REFUSED], config={"reconnect_delay": 60})
+    endpoint = trial.endpoint
+    endpoint.dial_now()  # nothing: it does not wait yet
+    task = asyncio.create_task(endpoint.run())
+    trial.used_up = asyncio.Event()
+    await asyncio.sleep(0)
+    planned = endpoint.retry_at
+    assert planned is not None
+    endpoint.dial_now()
+    endpoint.dial_now()
+    await eventually(lambda: trial.dialled == 2)
+    await eventually(lambda: endpoint.retry_at is not None)
+    assert endpoint.retry_at == planned, "the planned dial is not put off"
+    endpoint.dial_now()
+    await trial.used_up.wait()
+    assert trial.dialled == 3
+    task.cancel()
+    await asyncio.wait([task])
 
 
 # Named by nsqlookupd.
@@ -267,7 +253,7 @@ async def test_it_tells_when_it_tries_again() -> None:
     await asyncio.sleep(0)
     now = asyncio.get_running_loop().time()
     assert endpoint.retry_at is not None
-    assert now < endpoint.retry_at <= now + 8
+    assert now < endpoint.retry_at <= now + 1
     assert (endpoint.failures, endpoint.error) == (1, REFUSED)
     assert trial.changes == 1
     task.cancel()

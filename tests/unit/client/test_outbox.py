@@ -18,6 +18,7 @@ from nsqflow.client.outlet import Outlet
 from nsqflow.client.parcel import Outcome, Parcel
 from nsqflow.client.room import Room
 from nsqflow.errors import (
+    AuthFailedError,
     BadMessageError,
     LocalProtocolError,
     NetworkError,
@@ -75,7 +76,8 @@ class Fleet:
         config = ProducerConfig(nsqd=("127.0.0.1:1",), **options)
         self.outbox = Outbox(config, self, Newsroom(self.news.append))
         self.outlets = [FakeOutlet(f"nsqd{i}", self.outbox) for i in range(count)]
-        self.hope = 0.0
+        self.error: NsqError | None = None  # that no waiting can fix
+        self.asked: list[str] = []  # topics for which a connection was asked for
         self._turn = 0
 
     def pick(self, parcel: Parcel) -> Outlet | None:
@@ -84,11 +86,11 @@ class Fleet:
         self._turn += 1
         return ready[self._turn % len(ready)] if ready else None
 
-    def hope_at(self, topic: str) -> float:
-        return self.hope
+    def connect(self, topic: str) -> None:
+        self.asked.append(topic)
 
-    def despair(self, topic: str) -> NsqError:
-        return NetworkError(f"no hope for {topic}")
+    def final_error(self, topic: str) -> NsqError | None:
+        return self.error
 
     def why_waiting(self, topic: str) -> str:
         return f"nobody takes {topic}"
@@ -261,16 +263,16 @@ async def test_what_was_lost_is_uncertain_and_told_once_per_command() -> None:
 async def test_at_least_once_never_ends_as_if_nothing_had_been_sent() -> None:
     fleet = Fleet(retry_uncertain=True)
     [late] = add(fleet, b"1", timeout=0.02)
-    [hopeless] = add(fleet, b"2", topic="u")
+    [refused] = add(fleet, b"2", topic="u")
     [closed] = add(fleet, b"3", topic="v")
     await turn()
     fleet.outlets[0].lose()
     await asyncio.wait([late])
-    assert fate(hopeless) == "open"
-    fleet.hope = fleet.outbox._loop.time() + LONG  # for one of them that is too late
-    closed_before = closed.done()
+    assert (fate(refused), fate(closed)) == ("open", "open")
+    fleet.error = AuthFailedError("E_AUTH_FAILED")
     fleet.outbox.pump()
-    assert (closed_before, fate(hopeless)) == (False, "PublishUncertain")
+    assert fate(refused) == "PublishUncertain"
+    fleet.error = None
     fleet.outbox.abandon(LocalProtocolError("closed"))
     assert [fate(outcome) for outcome in (late, closed)] == ["PublishUncertain"] * 2
 
@@ -301,20 +303,42 @@ async def test_time_runs_out_for_what_was_not_sent_and_for_what_was() -> None:
 
 
 @asynchronous
-async def test_what_is_hopeless_fails_at_once_and_the_rest_waits() -> None:
+async def test_what_no_waiting_can_fix_fails_at_once() -> None:
     fleet = Fleet()
     fleet.outlets[0].open = False
-    now = asyncio.get_running_loop().time()
-    [patient] = add(fleet, b"1", timeout=100)
-    [hasty] = add(fleet, b"2", timeout=10)
+    outcomes = add(fleet, b"1", timeout=100) + add(fleet, b"2", timeout=10)
     await turn()
-    fleet.hope = now + 50
+    assert [fate(outcome) for outcome in outcomes] == ["open", "open"]
+    fleet.error = AuthFailedError("E_AUTH_FAILED")
     fleet.outbox.pump()
-    assert (fate(hasty), fate(patient)) == ("NetworkError", "open")
-    [hasty] = add(fleet, b"3", timeout=10)
+    assert [fate(outcome) for outcome in outcomes] == ["AuthFailedError"] * 2
+    assert fleet.outbox.room.taken == 0
+    # Those that come later fail too, but ask for a connection: the cause may be gone by now.
+    fleet.asked.clear()
+    [later] = add(fleet, b"3")
     await turn()
-    assert fate(hasty) == "NetworkError"
-    assert fleet.outbox.room.taken == 5
+    assert (fate(later), fleet.asked) == ("AuthFailedError", ["t"])
+
+
+@asynchronous
+async def test_each_turn_that_finds_no_connection_asks_for_one() -> None:
+    fleet = Fleet()
+    add(fleet, b"0")
+    await turn()
+    assert fleet.asked == [], "there is one"
+    fleet.outlets[0].open = False
+    add(fleet, b"1", b"2")
+    add(fleet, b"3", topic="u")
+    await turn()
+    assert fleet.asked == ["t", "u"]
+    put(fleet, b"4")
+    assert fleet.asked == ["t", "u", "t"]
+    for _ in range(3):  # a dial has failed, say: nothing new was published
+        fleet.outbox.pump()
+    assert fleet.asked == ["t", "u", "t"]
+    fleet.outlets[0].open = True
+    fleet.outbox.pump()
+    assert not fleet.outbox._waiting
 
 
 # Closing
