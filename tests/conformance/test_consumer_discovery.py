@@ -219,6 +219,37 @@ async def test_an_nsqd_that_was_lost_is_connected_again_only_when_nsqlookupd_nam
                 assert kinds(news).count("connected") == 2
 
 
+@pytest.mark.proves(rows=[20])
+@asynchronous
+async def test_a_looked_up_nsqd_that_restarts_is_found_long_before_the_next_ordinary_round(
+    server_kind: Kind, tmp_path: Path, nsqlookupd: Nsqlookupd, topic: str
+) -> None:
+    news: list[News] = []
+    nsqd = start_nsqd(tmp_path, kind=server_kind, lookupd=[nsqlookupd])
+    same_ports = [f"-tcp-address={nsqd.tcp_address}", f"-http-address={nsqd.http_address}"]
+    with nsqd:
+        create(nsqd, topic, nsqlookupd)
+        consumer = Consumer(
+            topic,
+            "ch",
+            lookupd=nsqlookupd.http_address,
+            lookupd_poll_interval=ONCE,
+            on_event=news.append,
+        )
+        await publish(nsqd, topic, b"before")
+        assert await bodies_from(consumer, 1) == [b"before"]
+        await eventually(lambda: not channel_stats(nsqd, topic)["in_flight_count"])
+    async with consumer:
+        await eventually(lambda: "disconnected" in kinds(news))
+        # The early rounds go on though nsqlookupd does not name it for a while.
+        await asyncio.sleep(2)
+        with start_nsqd(
+            tmp_path, kind=server_kind, lookupd=[nsqlookupd], options=same_ports
+        ) as again:
+            await publish(again, topic, b"after")
+            assert await bodies_from(consumer, 1) == [b"after"]
+
+
 @pytest.mark.proves(defects=[2])
 @asynchronous
 async def test_an_nsqd_that_cannot_be_reached_does_no_harm_to_discovery(

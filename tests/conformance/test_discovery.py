@@ -91,7 +91,7 @@ async def test_two_nsqlookupd_that_know_different_nsqd_are_united(
         async with Polling(lookupds, "orders", interval=3600) as polling:
             assert await polling.next() == [one.tcp_address, two.tcp_address]
             second.kill()
-            polling.poller.hurry()
+            polling.poller.retry()
             assert await polling.next() == [one.tcp_address]
             assert [address for address, _ in polling.failures] == [second.http_address]
 

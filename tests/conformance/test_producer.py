@@ -763,6 +763,33 @@ async def test_an_nsqd_found_by_nsqlookupd_is_dialled_again_when_it_is_named_aga
                 assert count_of(second, topic) == 1
 
 
+@pytest.mark.proves(rows=[57], wishes=[19, 20])
+@asynchronous
+async def test_publishes_wait_for_a_looked_up_nsqd_that_restarts(
+    server_kind: Kind, tmp_path: Path, topic: str
+) -> None:
+    news = Watch()
+    with (
+        start_nsqlookupd(kind=server_kind) as lookupd,
+        start_nsqd(tmp_path, kind=server_kind, lookupd=[lookupd]) as first,
+    ):
+        known(first, topic, lookupd)
+        async with Producer(
+            lookupd=lookupd.http_address, lookupd_poll_interval=3600, on_event=news
+        ) as producer:
+            await producer.publish(topic, b"before")
+            first.stop()
+            await news.heard("disconnected")
+            waiting = [asyncio.create_task(producer.publish(topic, b"%d" % i)) for i in range(9)]
+            await asyncio.sleep(2)  # nsqlookupd names no nsqd meanwhile
+            address = f"-tcp-address={first.tcp_address}"
+            with start_nsqd(
+                tmp_path, kind=server_kind, lookupd=[lookupd], options=[address]
+            ) as second:
+                await asyncio.gather(*waiting)
+                assert count_of(second, topic) == 9
+
+
 @asynchronous
 async def test_a_timeout_names_the_nsqlookupd_that_is_down(server_kind: Kind, topic: str) -> None:
     with start_nsqlookupd(kind=server_kind) as lookupd:

@@ -731,6 +731,23 @@ async def test_a_lost_connection_is_made_again_once_nsqlookupd_names_the_nsqd() 
         await producer.publish("t", b"2")
 
 
+@asynchronous
+async def test_a_looked_up_peer_that_accepts_and_closes_is_dialled_ever_more_slowly() -> None:
+    news = Watch()
+    async with (
+        ScriptedNsqd() as peer,
+        ScriptedLookupd({"/lookup": lookup(peer.address)}) as web,
+        Producer(lookupd=web.address, on_event=news) as producer,
+    ):
+        peer.on(nsq.Publish, CLOSE)
+        began = time.monotonic()
+        while time.monotonic() < began + 2.5:  # each of them wants a connection
+            with suppress(NsqError):
+                await producer.publish("t", b"x", timeout=0.02)
+        assert 2 <= len(peer.connections) <= 4 + 2 * (time.monotonic() - began)
+        assert len(web.requests) <= 4 + (time.monotonic() - began)
+
+
 # Whatever happens
 
 

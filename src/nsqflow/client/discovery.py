@@ -3,7 +3,8 @@
 Every round asks all of them, because each knows only the nsqd that registered with it. One
 that failed three times in a row is asked in fewer and fewer rounds, and none waits for it.
 
-No I/O here, no clock and no chance: ``nsqflow.client.poller`` brings them.
+When a round is due says ``nsqflow.client.lookup_schedule``. No I/O, clock or randomness here:
+``nsqflow.client.poller`` brings them.
 """
 
 from __future__ import annotations
@@ -17,7 +18,6 @@ from nsqflow.protocol.lookup import LookupAnswer, Node, TopicMeta
 SICK_AFTER = 3
 """Failures in a row from which on an address is skipped at times, and never waited for."""
 
-_LEAST_GAP = 1.0  # seconds between two hurried rounds, to begin with
 _MOST_DOUBLINGS = 4  # a sick address is asked every 16th round at least
 
 
@@ -77,17 +77,10 @@ def merge(answers: Iterable[LookupAnswer]) -> LookupAnswer:
 class Discovery:
     """Rounds of questions to nsqlookupd; each question ends as ``succeeded`` or ``failed``."""
 
-    def __init__(self, addresses: Iterable[str], *, interval: float, jitter: float) -> None:
+    def __init__(self, addresses: Iterable[str]) -> None:
         self._health = {address: Health() for address in addresses}
         if not self._health:
             raise ConfigError("no nsqlookupd address; at least one is needed")
-        if not 0 < interval < float("inf"):
-            raise ConfigError(f"lookupd poll interval {interval!r}; allowed are seconds above 0")
-        if not 0 <= jitter <= 1:
-            raise ConfigError(f"lookupd poll jitter {jitter!r}; allowed is 0 to 1")
-        self._interval = interval
-        self._jitter = jitter
-        self._gap = min(_LEAST_GAP, interval)
         self._number = 0
         self._last_asked = dict.fromkeys(self._health, 0)
         self._pending: set[str] = set()  # asked and not heard of
@@ -115,9 +108,8 @@ class Discovery:
         """How each nsqlookupd has been doing, in the order they were named."""
         return dict(self._health)
 
-    def begin_round(self, *, hurried: bool = False) -> Round:
+    def begin_round(self) -> Round:
         """Start the next round; a question of an earlier one that is still open stays so."""
-        self._gap = min(self._gap * 2 if hurried else _LEAST_GAP, self._interval)
         self._number += 1
         asked = tuple(filter(self._is_due, self._health))
         awaited = tuple(address for address in asked if not self._health[address].sick)
@@ -147,17 +139,6 @@ class Discovery:
         """Forget the questions that are open: nobody will hear how they end."""
         self._pending.clear()
         self._awaited.clear()
-
-    def next_delay(self, u: float) -> float:
-        """Seconds from one round to the next; ``u`` is chance, from 0 up to 1."""
-        return self._interval * (1 + self._jitter * u)
-
-    def hurried_delay(self, waited: float, u: float) -> float:
-        """Seconds from now to a round that can't wait, ``waited`` after the one before.
-
-        Jittered even if it could be now: many clients lose the same nsqd at the same time.
-        """
-        return max(self._gap - waited, 0.0) + self._gap * self._jitter * u
 
     def _is_due(self, address: str) -> bool:
         if address in self._pending:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import random
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import TypeAlias
 
 from nsqflow.client.discovery import SICK_AFTER, Discovery, Health
+from nsqflow.client.lookup_schedule import LookupSchedule
 from nsqflow.errors import DiscoveryError, NsqError
 from nsqflow.http.client import NOTHING, HttpAddress, HttpClient, parse_http_address
 from nsqflow.protocol.lookup import LookupAnswer, parse_lookup
@@ -53,30 +55,44 @@ class LookupPoller:
         targets = map(parse_http_address, addresses)
         # By their text, which has no credentials in it: it is logged, and given to callbacks.
         self._targets = {str(target): target for target in targets}
-        self._discovery = Discovery(self._targets, interval=interval, jitter=jitter)
+        self._discovery = Discovery(self._targets)
+        self._schedule = LookupSchedule(interval, jitter)
         self._query = query
         self._timeout = timeout
         self._http = http
         self._on_answer = on_answer
         self._on_failure = on_failure
         self._random = random
-        self._in_a_hurry = asyncio.Event()
+        self._rescheduled = asyncio.Event()
         self._queries: set[asyncio.Task[None]] = set()
         self._told: LookupAnswer | None = None  # in this round
 
     async def run(self) -> None:
         """Poll until cancelled, at once to begin with; then no query is left behind."""
-        hurried = False
+        clock = asyncio.get_running_loop().time
         try:
             while True:
-                await self._round(hurried)
-                hurried = await self._pause()
+                self._schedule.begin()
+                await self._round()
+                self._schedule.end(clock(), self._random())
+                await self._pause()
         finally:
             await self._drop_queries()
 
-    def hurry(self) -> None:
-        """Make the next round an early one: a connection was lost, things have changed."""
-        self._in_a_hurry.set()
+    def lost(self, nsqd: str, *, worked: bool) -> None:
+        """Ask early, until ``connected``; at once if the lost connection had ``worked``."""
+        now = asyncio.get_running_loop().time()
+        self._schedule.lost(nsqd, now, self._random(), worked=worked)
+        self._rescheduled.set()
+
+    def connected(self, nsqd: str) -> None:
+        """Ask no longer early for this nsqd."""
+        self._schedule.connected(nsqd)
+
+    def retry(self) -> None:
+        """Ask again soon after a failure: no nsqd is known, and a publish waits for one."""
+        self._schedule.retry(asyncio.get_running_loop().time(), self._random())
+        self._rescheduled.set()
 
     def answer(self) -> LookupAnswer:
         """What is known now; empty before the first answer."""
@@ -86,8 +102,8 @@ class LookupPoller:
         """How each nsqlookupd has been doing."""
         return self._discovery.health()
 
-    async def _round(self, hurried: bool) -> None:
-        this = self._discovery.begin_round(hurried=hurried)
+    async def _round(self) -> None:
+        this = self._discovery.begin_round()
         self._told = None
         queries = {address: asyncio.create_task(self._ask(address)) for address in this.asked}
         self._queries.update(queries.values())
@@ -96,21 +112,14 @@ class LookupPoller:
         if this.awaited:
             await asyncio.wait([queries[address] for address in this.awaited])
 
-    async def _pause(self) -> bool:
-        """Wait until the next round is due; tells whether it is an early one."""
+    async def _pause(self) -> None:
+        """Wait until the next round is due, which may change meanwhile."""
         clock = asyncio.get_running_loop().time
-        began = clock()
-        delay = self._discovery.next_delay(self._random())
-        try:
-            async with asyncio.timeout(delay):
-                await self._in_a_hurry.wait()
-        except TimeoutError:
-            return False
-        waited = clock() - began
-        early = self._discovery.hurried_delay(waited, self._random())
-        await asyncio.sleep(max(min(early, delay - waited), 0.0))
-        self._in_a_hurry.clear()  # only now: this round serves all who asked meanwhile
-        return early < delay - waited
+        while (at := self._schedule.round_at) > clock():
+            self._rescheduled.clear()
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout_at(at):
+                    await self._rescheduled.wait()
 
     async def _ask(self, address: str) -> None:
         try:

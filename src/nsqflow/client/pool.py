@@ -159,7 +159,7 @@ class Pool:
         finally:
             self._forget(endpoint)
             if endpoint.was_connected:
-                self._routes.lost()
+                self._routes.lost(endpoint.address, worked=not endpoint.failures)
 
     def _forget(self, endpoint: Endpoint) -> None:
         self._endpoints[endpoint.address].remove(endpoint)
@@ -176,6 +176,7 @@ class Pool:
             self._dial_errors[address] = error
             raise
         self._dial_errors.pop(address, None)
+        self._routes.connected(address)
         outlet.connection = connection
         outlets = self._outlets.setdefault(address, [])
         outlets[:] = [

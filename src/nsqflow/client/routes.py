@@ -7,7 +7,7 @@ already, or, while it is known nowhere, all nsqd there are: the first publish cr
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
 from typing import TYPE_CHECKING, Protocol
 
@@ -37,8 +37,11 @@ class Routes(Protocol):
     def trouble(self) -> NsqError | None:
         """Why none is known."""
 
-    def lost(self) -> None:
-        """A connection was lost: look again soon."""
+    def lost(self, address: str, *, worked: bool) -> None:
+        """A connection was lost: look it up early; at once if it had ``worked``."""
+
+    def connected(self, address: str) -> None:
+        """It is connected (again)."""
 
     async def close(self) -> None:
         """Leave nothing behind."""
@@ -64,8 +67,11 @@ class DirectRoutes:
         """None: they are always known."""
         return None
 
-    def lost(self) -> None:
+    def lost(self, address: str, *, worked: bool) -> None:
         """Nothing to ask."""
+
+    def connected(self, address: str) -> None:
+        """Nothing was asked."""
 
     async def close(self) -> None:
         """Nothing to leave behind."""
@@ -121,13 +127,18 @@ class LookupRoutes:
             return DiscoveryError("nsqlookupd names no nsqd")
         return DiscoveryError("nsqlookupd has not answered yet")
 
-    def lost(self) -> None:
-        """Ask again soon, for all topics."""
+    def lost(self, address: str, *, worked: bool) -> None:
+        """Ask early for the topics that this nsqd has."""
         for route in self._topics.values():
-            if route.poll is not None:
-                route.poll.poller.hurry()
-        if self._nodes_poll is not None:
-            self._nodes_poll.poller.hurry()
+            if route.poll is not None and address in route.nsqds:
+                route.poll.poller.lost(address, worked=worked)
+        if self._nodes_poll is not None and address in self._nodes:
+            self._nodes_poll.poller.lost(address, worked=worked)
+
+    def connected(self, address: str) -> None:
+        """Ask no longer early for this nsqd."""
+        for poller in self._pollers():
+            poller.connected(address)
 
     async def close(self) -> None:
         """Stop asking."""
@@ -182,8 +193,14 @@ class LookupRoutes:
     def _failed(self, address: str, error: NsqError) -> None:
         self._error = error
         self._news.tell("lookup_failed", None, address, error)
-        if not self.named():
-            self.lost()  # somebody waits for it
+        if not self.named():  # a publish waits for one
+            for poller in self._pollers():
+                poller.retry()
+
+    def _pollers(self) -> Iterator[LookupPoller]:
+        for poll in (*(route.poll for route in self._topics.values()), self._nodes_poll):
+            if poll is not None:
+                yield poll.poller
 
 
 class _TopicRoute:

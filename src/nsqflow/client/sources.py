@@ -9,6 +9,7 @@ from random import Random
 from typing import TYPE_CHECKING, Any
 
 from nsqflow.client.config import ConsumerConfig
+from nsqflow.client.connection import Connection
 from nsqflow.client.endpoint import Dial, Endpoint
 from nsqflow.client.news import Newsroom
 from nsqflow.errors import NsqError
@@ -76,7 +77,7 @@ class Sources:
     def _add(self, address: str, *, lasting: bool, before: Endpoint | None = None) -> None:
         endpoint = self.endpoints[address] = Endpoint(
             address,
-            self._dial,
+            self._connect,
             self._config,
             self._news,
             lasting=lasting,
@@ -85,13 +86,19 @@ class Sources:
         )
         self._keep(self._run(endpoint), f"nsqflow {address}")
 
+    async def _connect(self, address: str) -> Connection:
+        connection = await self._dial(address)
+        if self.poller is not None:
+            self.poller.connected(address)
+        return connection
+
     async def _run(self, endpoint: Endpoint) -> None:
         try:
             await endpoint.run()
         finally:
-            # One that could not even be reached may wait for the next regular round.
+            # One that could not even be reached may wait for the next ordinary round.
             if self.poller is not None and endpoint.was_connected:
-                self.poller.hurry()
+                self.poller.lost(endpoint.address, worked=not endpoint.failures)
 
     def _keep(self, work: Coroutine[Any, Any, None], name: str) -> None:
         task = asyncio.create_task(work, name=name)

@@ -31,7 +31,7 @@ def knows(*numbers: int) -> LookupAnswer:
 
 
 def discovery(*addresses: str) -> Discovery:
-    return Discovery(addresses, interval=60, jitter=0.3)
+    return Discovery(addresses)
 
 
 def finish(machine: Discovery, this: Round, answers: dict[str, LookupAnswer]) -> None:
@@ -224,44 +224,9 @@ def test_how_each_is_doing_can_be_read() -> None:
     assert (health[B].failures, health[B].last_success, health[B].last_error) == (1, 1, BROKEN)
 
 
-# --- when the next round is
-
-
-@given(st.floats(0, 1, exclude_max=True))
-def test_every_round_is_jittered_forward(u: float) -> None:
-    machine = discovery(A)
-    for _ in range(3):
-        machine.begin_round()
-        assert machine.next_delay(u) == 60 * (1 + 0.3 * u)
-        machine.succeeded(A, knows())
-
-
-def test_hurried_rounds_come_at_doubling_distances_until_a_regular_one() -> None:
-    machine, gaps = discovery(A), list[float]()
-    finish(machine, machine.begin_round(), {})
-    for _ in range(8):
-        gaps.append(machine.hurried_delay(waited=0, u=0))
-        finish(machine, machine.begin_round(hurried=True), {})
-    assert gaps == [1, 2, 4, 8, 16, 32, 60, 60]
-    machine.begin_round()
-    assert machine.hurried_delay(waited=0, u=0) == 1
-
-
-def test_a_hurried_round_is_jittered_even_if_it_could_be_now() -> None:
-    machine = discovery(A)
-    machine.begin_round()
-    assert machine.hurried_delay(waited=30, u=0) == 0
-    assert machine.hurried_delay(waited=30, u=0.5) == 0.15
-    assert machine.hurried_delay(waited=0.25, u=0.5) == 0.9
-
-
-def test_a_setting_that_cannot_work_is_refused() -> None:
+def test_without_an_address_there_is_nothing_to_ask() -> None:
     with pytest.raises(ConfigError, match="no nsqlookupd address"):
-        Discovery([], interval=60, jitter=0.3)
-    with pytest.raises(ConfigError, match="interval 0; allowed are seconds above 0"):
-        Discovery([A], interval=0, jitter=0.3)
-    with pytest.raises(ConfigError, match=r"jitter 1\.5; allowed is 0 to 1"):
-        Discovery([A], interval=60, jitter=1.5)
+        Discovery([])
 
 
 # --- the poller around it, with nsqlookupd that are functions
@@ -424,11 +389,23 @@ async def test_cancelling_leaves_no_query_behind_and_it_can_run_again() -> None:
 
 
 @asynchronous
-async def test_hurry_makes_the_next_round_an_early_one() -> None:
+async def test_a_loss_makes_the_next_rounds_early_ones_until_the_nsqd_is_connected() -> None:
     lookupds = Lookupds(a=saying(1))
     async with Running(lookupds.poller(interval=3600)) as poller:
         await soon(lookupds.answers.get())
-        poller.hurry()
+        poller.lost("10.1.0.1:4150", worked=True)
+        for _ in range(2):
+            assert await soon(lookupds.answers.get()) == knows(1)
+        poller.connected("10.1.0.1:4150")
+        assert poller._schedule.round_at > asyncio.get_running_loop().time() + 3000
+
+
+@asynchronous
+async def test_a_retry_makes_the_next_round_an_early_one() -> None:
+    lookupds = Lookupds(a=saying(1))
+    async with Running(lookupds.poller(interval=3600)) as poller:
+        await soon(lookupds.answers.get())
+        poller.retry()
         assert await soon(lookupds.answers.get()) == knows(1)
 
 

@@ -68,7 +68,8 @@ async def test_nsqd_given_directly_are_those_of_every_topic() -> None:
     assert routes.addresses("t") == routes.addresses("u") == ("a:1", "b:2")
     assert routes.named() == {"a:1", "b:2"}
     assert routes.trouble() is None
-    routes.lost()
+    routes.lost("a:1", worked=True)
+    routes.connected("a:1")
     await routes.close()
 
 
@@ -153,15 +154,24 @@ async def test_while_nothing_is_known_nsqlookupd_is_asked_again_soon() -> None:
 
 
 @asynchronous
-async def test_a_lost_connection_makes_it_ask_again_soon() -> None:
-    async with (
-        ScriptedLookupd({"/lookup": answer("a:1")}) as web,
-        listening(web.address) as watch,
-    ):
+async def test_a_lost_connection_makes_it_ask_at_once_for_the_topics_of_that_nsqd() -> None:
+    answers = {
+        "/lookup": UNKNOWN,
+        "/lookup?topic=t": answer("a:1"),
+        "/lookup?topic=u": answer("c:3"),
+        "/nodes": answer("a:1", "c:3"),
+    }
+    async with ScriptedLookupd(answers) as web, listening(web.address) as watch:
         await watch.heard("a:1")
-        web.answers = {"/lookup": answer("b:2")}
-        watch.routes.lost()
+        await watch.heard("c:3", topic="u")
+        await watch.heard("a:1", "c:3", topic="new")
+        web.answers = answers | {"/lookup?topic=t": answer("b:2"), "/nodes": answer("b:2")}
+        watch.routes.lost("a:1", worked=True)
         await watch.heard("b:2")
+        await watch.heard("b:2", topic="new")
+        watch.routes.connected("a:1")
+        asked = [request.path for request in web.requests]
+        assert asked.count("/lookup?topic=u") == 1, "it was not on the lost one"
 
 
 @asynchronous
