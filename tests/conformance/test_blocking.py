@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from nsqflow import ConfigError, LocalProtocolError, Message, NetworkError, News, RequestTimeout
+from nsqflow import ConfigError, LocalProtocolError, Message, News, RequestTimeout
 from nsqflow.blocking import Consumer, Producer, run
 from tests.conformance.driver import wait_until
 from tests.conformance.server_side import channel_stats, topic_of
@@ -573,5 +573,5 @@ def test_all_objects_share_one_thread(nsqd: Nsqd, topic: str) -> None:
 def test_an_unreachable_nsqd_is_named_in_the_error(topic: str) -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         address = f"127.0.0.1:{server.getsockname()[1]}"
-    with Producer(address) as producer, pytest.raises(NetworkError, match=address):
+    with Producer(address) as producer, pytest.raises(RequestTimeout, match=address):
         producer.publish(topic, b"x", timeout=1)

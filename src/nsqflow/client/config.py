@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import socket
 import ssl
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from difflib import get_close_matches
 from math import inf
@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import nsqflow
 from nsqflow.client.address import AddressMap, parse_address, parse_addresses
+from nsqflow.client.allowed_addresses import AllowedAddresses
 from nsqflow.client.options import OnEvent, OnGivingUp
 from nsqflow.errors import ConfigError
 from nsqflow.protocol import Dialect, IdentifyRequest, is_valid_name
@@ -115,6 +116,7 @@ class ClientConfig:
     hostname: str | None = None
     user_agent: str | None = None
     address_map: AddressMap | None = None
+    allowed_addresses: Sequence[str] | None = None
     dialect: str | None = None
     on_event: OnEvent | None = None
 
@@ -291,6 +293,11 @@ def _check_text(name: str, value: object) -> None:
         raise ConfigError(f"{name} {value!r}; allowed is text, or None")
 
 
+def _check_allowed(_: str, value: object) -> None:
+    if value is not None:
+        AllowedAddresses(value)
+
+
 def _check_callback(name: str, value: object) -> None:
     if not (value is None or callable(value)):
         raise ConfigError(f"{name} {value!r}; allowed is a function, or None")
@@ -300,6 +307,7 @@ def _check_callback(name: str, value: object) -> None:
 _CHECKS: dict[str, Callable[[str, object], None]] = {
     "bool": _check_flag,
     "str | None": _check_text,
+    "Sequence[str] | None": _check_allowed,
     "OnEvent | None": _check_callback,
     "OnGivingUp | None": _check_callback,
 }

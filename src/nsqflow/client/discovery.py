@@ -104,6 +104,15 @@ class Discovery:
         """What the last good round said, and those who were late; empty if there was none."""
         return merge(self._kept[address] for address in self._health if address in self._kept)
 
+    def named_by(self) -> dict[str, tuple[str, ...]]:
+        """Return for each nsqd of ``answer`` the nsqlookupd that name it."""
+        found: dict[str, tuple[str, ...]] = {}
+        for lookupd in self._health:
+            if lookupd in self._kept:
+                for nsqd in dict.fromkeys(node.address for node in self._kept[lookupd].producers):
+                    found[nsqd] = (*found.get(nsqd, ()), lookupd)
+        return found
+
     def health(self) -> dict[str, Health]:
         """How each nsqlookupd has been doing, in the order they were named."""
         return dict(self._health)

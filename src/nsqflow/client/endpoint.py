@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from random import Random
 
 from nsqflow.client.config import ClientConfig
 from nsqflow.client.connection import Connection, is_final
+from nsqflow.client.dialling import DialQueue
 from nsqflow.client.news import Newsroom
 from nsqflow.client.reconnect_schedule import ReconnectSchedule
 from nsqflow.errors import NetworkError, NsqError, ServerError
@@ -33,6 +34,8 @@ class Endpoint:
         news: Newsroom,
         *,
         lasting: bool,
+        queue: DialQueue | None = None,
+        named_by: Sequence[str] = (),
         final: Callable[[NsqError], bool] = is_final,
         changed: Callable[[], None] = lambda: None,
         before: Endpoint | None = None,
@@ -42,10 +45,13 @@ class Endpoint:
         self.connection: Connection | None = None
         self.error: NsqError | None = None  # the last one
         self.retry_at: float | None = None  # while it waits
+        self.queued = False  # it waits for its turn to be dialled
         self.ended = False  # it will not be tried again
         self.was_connected = False
         self._schedule = ReconnectSchedule(config.reconnect_delay, config.max_reconnect_delay)
         self._wake = asyncio.Event()
+        self._queue = queue or DialQueue()
+        self._named_by = named_by
         self._dial = dial
         self._news = news
         self._lasting = lasting
@@ -81,7 +87,7 @@ class Endpoint:
         """Connect and stay connected as long as it lasts; return whether to dial again."""
         loop = asyncio.get_running_loop()
         try:
-            connection = await self._dial(self.address)
+            connection = await self._dial_in_turn()
         except NsqError as error:
             self._schedule.failed(loop.time(), self._random.random())
             self.error = error
@@ -97,6 +103,14 @@ class Endpoint:
         self._news.tell("disconnected", self.address, str(self.error), self.error)
         self._lost(loop.time() - began)
         return self._lasting
+
+    async def _dial_in_turn(self) -> Connection:
+        self.queued = True
+        async with self._queue.turn(self.address, self._named_by):
+            self.queued = False
+            connection = await self._dial(self.address)
+        self._queue.connected(self.address)
+        return connection
 
     def _connected(self, connection: Connection) -> None:
         self.connection = connection

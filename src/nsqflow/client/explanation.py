@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+from nsqflow.client.allowed_addresses import first_few
 from nsqflow.client.backoff import Phase
 from nsqflow.client.endpoint import Endpoint
 from nsqflow.client.prefetch import Limit
@@ -18,13 +19,18 @@ def explain(intake: Intake) -> str:
     """Return a line for the consumer, one for each nsqd, one for each sick nsqlookupd."""
     now = intake.now()
     lines = [f"{intake.topic}/{intake.channel}: {', '.join(_whole(intake, now))}"]
+    queued = [address for address, e in intake.sources.endpoints.items() if e.queued]
     for address, endpoint in sorted(intake.sources.endpoints.items()):
         subscription = intake.subscriptions.get(address)
+        if endpoint.queued:
+            continue  # there may be thousands
         if subscription is None:
             looked_up = intake.sources.poller is not None
             lines.append(f"{address}: {_unconnected(endpoint, looked_up, now)}")
         else:
             lines.append(f"{address}: {_connected(intake, subscription, now)}")
+    if queued:
+        lines.append(f"{len(queued)} nsqd wait for their turn to be dialled: {first_few(queued)}")
     lines += _lookups(intake)
     return "\n".join(lines)
 
@@ -109,7 +115,10 @@ def _lookups(intake: Intake) -> Iterator[str]:
     poller = intake.sources.poller
     if poller is None:
         return
-    if intake.sources.answered and not intake.sources.endpoints:
+    refused = intake.sources.refused
+    if refused:
+        yield f"not dialled, outside allowed_addresses: {first_few(refused)}"
+    elif intake.sources.answered and not intake.sources.endpoints:
         yield f"no nsqd has the topic {intake.topic!r}, says nsqlookupd"
     for address, health in poller.health().items():
         if health.failures:

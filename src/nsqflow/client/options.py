@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import ssl
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypedDict
 
 from nsqflow.client.address import AddressMap
@@ -43,6 +43,7 @@ class ClientOptions(TypedDict, total=False):
     hostname: str | None
     user_agent: str | None
     address_map: AddressMap | None
+    allowed_addresses: Sequence[str] | None
     dialect: str | None
     on_event: OnEvent | None
 

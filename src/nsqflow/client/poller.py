@@ -66,6 +66,7 @@ class LookupPoller:
         self._rescheduled = asyncio.Event()
         self._queries: set[asyncio.Task[None]] = set()
         self._told: LookupAnswer | None = None  # in this round
+        self.named_by: dict[str, tuple[str, ...]] = {}  # each nsqd of the last answer
 
     async def run(self) -> None:
         """Poll until cancelled, at once to begin with; then no query is left behind."""
@@ -161,6 +162,7 @@ class LookupPoller:
         answer = self._discovery.answer()
         if answer != self._told:
             self._told = answer
+            self.named_by = self._discovery.named_by()
             _call(self._on_answer, answer)
 
     async def _drop_queries(self) -> None:

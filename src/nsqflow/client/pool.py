@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import ssl
+from itertools import islice
 from random import Random
 
 from nsqflow.client.config import ProducerConfig
 from nsqflow.client.connection import Connection, is_final
+from nsqflow.client.dial_order import MAX_DIALS
+from nsqflow.client.dialling import DialQueue
 from nsqflow.client.endpoint import Endpoint
 from nsqflow.client.news import Newsroom
 from nsqflow.client.outbox import Outbox
@@ -33,7 +36,8 @@ class Pool:
         self._loop = asyncio.get_running_loop()
         self._endpoints: dict[str, list[Endpoint]] = {}
         self._dial_errors: dict[str, NsqError] = {}  # of nsqd that could not be connected
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._queue = DialQueue()
+        self._tasks: dict[asyncio.Task[None], Endpoint] = {}
         self._outlets: dict[str, list[Outlet]] = {}
         self._triggers = TriggerLimit()
         self._turn = 0
@@ -84,13 +88,13 @@ class Pool:
     def connect(self, topic: str) -> None:
         """Dial those nsqd now that are not connected; each at most once a second."""
         now = self._loop.time()
-        for address in self._routes.addresses(topic):
-            endpoints = self._endpoints.get(address, [])
-            if not any(map(_is_busy, endpoints)) and self._triggers.grant(address, now):
-                if endpoints:
-                    endpoints[0].dial_now()
-                else:
-                    self._add(address)
+        idle = (a for a in self._routes.addresses(topic) if not self._is_dialled(a))
+        granted = (address for address in idle if self._triggers.grant(address, now))
+        for address in islice(granted, MAX_DIALS):  # more could not be dialled at a time
+            if address in self._endpoints:
+                self._endpoints[address][0].dial_now()
+            else:
+                self._add(address)
 
     def final_error(self, topic: str) -> NsqError | None:
         """Return the error if every nsqd refuses what another dial would ask for again."""
@@ -113,9 +117,13 @@ class Pool:
 
     def _final_error_of(self, address: str) -> NsqError | None:
         error = self._dial_errors.get(address)
-        if error is None or not is_final(error):
-            return None
-        return None if any(map(_is_busy, self._endpoints.get(address, ()))) else error
+        final = error is not None and is_final(error) and not self._is_dialled(address)
+        return error if final else None
+
+    def _is_dialled(self, address: str) -> bool:
+        """Return whether it is connected, or being dialled."""
+        endpoints = self._endpoints.get(address, ())
+        return any(e.retry_at is None and not e.ended for e in endpoints)
 
     def _why(self, address: str) -> str:
         endpoints = self._endpoints.get(address, ())
@@ -131,6 +139,9 @@ class Pool:
         named = self._routes.named()
         self._dial_errors = {a: e for a, e in self._dial_errors.items() if a in named}
         self._triggers.keep(named)
+        for task, endpoint in self._tasks.items():
+            if endpoint.queued and endpoint.address not in named:
+                task.cancel()
         for address in named:
             have = len(self._endpoints.get(address, ()))
             for _ in range(self._config.connections_per_nsqd - have):
@@ -144,14 +155,16 @@ class Pool:
             self._config,
             self._news,
             lasting=self._routes.lasting,
+            queue=self._queue,
+            named_by=self._routes.named_by(address),
             final=lambda _: False,  # who publishes is told; the next one may have more luck
             changed=self._changed,
             random=self._random,
         )
         self._endpoints.setdefault(address, []).append(endpoint)
         task = asyncio.create_task(self._run(endpoint), name=f"nsqflow {address}")
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        self._tasks[task] = endpoint
+        task.add_done_callback(self._tasks.pop)
 
     async def _run(self, endpoint: Endpoint) -> None:
         try:
@@ -189,8 +202,3 @@ class Pool:
 
     def _changed(self) -> None:
         self.outbox.pump()
-
-
-def _is_busy(endpoint: Endpoint) -> bool:
-    """Return whether it is connected, or being dialled."""
-    return endpoint.retry_at is None and not endpoint.ended

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from typing import TYPE_CHECKING, Protocol
 
+from nsqflow.client.allowed_addresses import AddressFilter, first_few
 from nsqflow.client.config import ClientConfig
 from nsqflow.client.news import Newsroom
 from nsqflow.errors import DiscoveryError, NsqError
@@ -33,6 +34,9 @@ class Routes(Protocol):
 
     def named(self) -> set[str]:
         """All nsqd that are known now, for any topic that is published to."""
+
+    def named_by(self, address: str) -> tuple[str, ...]:
+        """The nsqlookupd that name an nsqd; empty if the user named it."""
 
     def trouble(self) -> NsqError | None:
         """Why none is known."""
@@ -62,6 +66,10 @@ class DirectRoutes:
     def named(self) -> set[str]:
         """All of them."""
         return set(self._addresses)
+
+    def named_by(self, address: str) -> tuple[str, ...]:
+        """No nsqlookupd."""
+        return ()
 
     def trouble(self) -> NsqError | None:
         """None: they are always known."""
@@ -95,8 +103,10 @@ class LookupRoutes:
             headers=config.lookupd_headers,
             timeout=config.lookupd_poll_timeout,
         )
+        self._filter = AddressFilter(config.allowed_addresses)
         self._topics: dict[str, _TopicRoute] = {}
         self._nodes: tuple[str, ...] = ()
+        self._refused: dict[str | None, tuple[str, ...]] = {}  # by topic; None: of all nodes
         self._nodes_poll: _Poll | None = None
         self._forgotten: set[_Poll] = set()
 
@@ -119,10 +129,19 @@ class LookupRoutes:
         homeless = any(route.answered and not route.nsqds for route in self._topics.values())
         return named.union(self._nodes) if homeless else named
 
+    def named_by(self, address: str) -> tuple[str, ...]:
+        """Those of all topics."""
+        named = [poller.named_by.get(address, ()) for poller in self._pollers()]
+        return tuple(dict.fromkeys(lookupd for lookupds in named for lookupd in lookupds))
+
     def trouble(self) -> NsqError:
         """What the nsqlookupd that failed had to say; or that they know of none."""
         if self._error is not None:
             return self._error
+        refused = {address for addresses in self._refused.values() for address in addresses}
+        if refused:
+            few = first_few(refused)
+            return DiscoveryError(f"nsqlookupd names only nsqd outside allowed_addresses: {few}")
         if self._heard_any:
             return DiscoveryError("nsqlookupd names no nsqd")
         return DiscoveryError("nsqlookupd has not answered yet")
@@ -168,15 +187,21 @@ class LookupRoutes:
 
     def _heard(self, topic: str, route: _TopicRoute, answer: LookupAnswer) -> None:
         route.answered = True
-        route.nsqds = tuple(node.address for node in answer.producers)
+        route.nsqds = self._select(topic, answer)
         route.unused += 1
         if route.unused > _FORGET_AFTER:
             self._forget(topic, route)
         self._answered()
 
     def _heard_nodes(self, answer: LookupAnswer) -> None:
-        self._nodes = tuple(node.address for node in answer.producers)
+        self._nodes = self._select(None, answer)
         self._answered()
+
+    def _select(self, topic: str | None, answer: LookupAnswer) -> tuple[str, ...]:
+        """Return the nsqd that may be dialled."""
+        named = (node.address for node in answer.producers)
+        allowed, self._refused[topic] = self._filter.split(named)
+        return allowed
 
     def _answered(self) -> None:
         self._error = None
@@ -186,6 +211,7 @@ class LookupRoutes:
     def _forget(self, topic: str, route: _TopicRoute) -> None:
         if self._topics.get(topic) is route and route.poll is not None:
             del self._topics[topic]
+            del self._refused[topic]
             self._forgotten.add(route.poll)
             route.poll.task.add_done_callback(lambda _: self._forgotten.discard(route.poll))
             route.poll.task.cancel()

@@ -8,8 +8,10 @@ from functools import partial
 from random import Random
 from typing import TYPE_CHECKING, Any
 
+from nsqflow.client.allowed_addresses import AddressFilter
 from nsqflow.client.config import ConsumerConfig
 from nsqflow.client.connection import Connection
+from nsqflow.client.dialling import DialQueue
 from nsqflow.client.endpoint import Dial, Endpoint
 from nsqflow.client.news import Newsroom
 from nsqflow.errors import NsqError
@@ -34,6 +36,7 @@ class Sources:
         # Also those that have ended, until nsqlookupd names them again or no longer.
         self.endpoints: dict[str, Endpoint] = {}
         self.poller: LookupPoller | None = None
+        self.refused: tuple[str, ...] = ()  # named, and outside allowed_addresses
         self.answered = False  # nsqlookupd has told where the topic is, or that it is nowhere
         self._config = config
         self._topic = topic
@@ -42,7 +45,10 @@ class Sources:
         self._fatal = fatal
         self._random = Random()
         self._http: HttpClient | None = None
+        self._filter = AddressFilter(config.allowed_addresses)
+        self._queue = DialQueue()
         self._tasks: set[asyncio.Task[None]] = set()
+        self._runs: dict[str, asyncio.Task[None]] = {}  # of each endpoint, the last one
 
     def start(self) -> None:
         """Dial those named by the user, or begin to ask nsqlookupd."""
@@ -64,15 +70,21 @@ class Sources:
     def heard(self, answer: LookupAnswer) -> None:
         """Dial the nsqd that are new, or were lost and are named again."""
         self.answered = True
-        named = dict.fromkeys(node.address for node in answer.producers)
-        for address in [a for a, e in self.endpoints.items() if e.ended and a not in named]:
-            del self.endpoints[address]
+        named, self.refused = self._filter.split(node.address for node in answer.producers)
+        self._forget_all_but(set(named))
         for address in named:
             before = self.endpoints.get(address)
             if before is None or before.ended:
                 self._add(address, lasting=False, before=before)
 
     # Private methods
+
+    def _forget_all_but(self, named: set[str]) -> None:
+        """Forget nsqd that are no longer named, unless they are connected or being dialled."""
+        for address, endpoint in list(self.endpoints.items()):
+            if address not in named and (endpoint.ended or endpoint.queued):
+                self._runs.pop(address).cancel()
+                del self.endpoints[address]
 
     def _add(self, address: str, *, lasting: bool, before: Endpoint | None = None) -> None:
         endpoint = self.endpoints[address] = Endpoint(
@@ -81,10 +93,12 @@ class Sources:
             self._config,
             self._news,
             lasting=lasting,
+            queue=self._queue,
+            named_by=() if self.poller is None else self.poller.named_by.get(address, ()),
             before=before,
             random=self._random,
         )
-        self._keep(self._run(endpoint), f"nsqflow {address}")
+        self._runs[address] = self._keep(self._run(endpoint), f"nsqflow {address}")
 
     async def _connect(self, address: str) -> Connection:
         connection = await self._dial(address)
@@ -100,10 +114,11 @@ class Sources:
             if self.poller is not None and endpoint.was_connected:
                 self.poller.lost(endpoint.address, worked=not endpoint.failures)
 
-    def _keep(self, work: Coroutine[Any, Any, None], name: str) -> None:
+    def _keep(self, work: Coroutine[Any, Any, None], name: str) -> asyncio.Task[None]:
         task = asyncio.create_task(work, name=name)
         self._tasks.add(task)
         task.add_done_callback(self._ended)
+        return task
 
     def _ended(self, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)

@@ -215,6 +215,16 @@ def test_where_two_speak_of_the_same_thing_the_first_counts() -> None:
     assert merge([]) == LookupAnswer()
 
 
+def test_which_nsqlookupd_name_an_nsqd_is_kept() -> None:
+    machine = discovery(A, B)
+    assert machine.named_by() == {}
+    finish(machine, machine.begin_round(), {A: knows(1, 2, 2), B: knows(2, 3)})
+    one, two, three = (node(number).address for number in (1, 2, 3))
+    assert machine.named_by() == {one: (A,), two: (A, B), three: (B,)}
+    finish(machine, machine.begin_round(), {B: knows(2)})
+    assert machine.named_by() == {two: (B,)}
+
+
 def test_how_each_is_doing_can_be_read() -> None:
     machine = discovery(A, B)
     finish(machine, machine.begin_round(), {A: knows(1), B: knows(1)})
