@@ -70,7 +70,7 @@ def mute_port() -> Iterator[int]:
         yield port
 
 
-def lies(port: int, topic: str = "") -> Answer:
+def lies(port: int) -> Answer:
     hosts = [f"127.0.{number // 250 + 1}.{number % 250 + 1}" for number in range(LIES)]
     nodes = [{"broadcast_address": host, "tcp_port": port, "http_port": 1} for host in hosts]
     return 200, json.dumps({"channels": [], "producers": nodes}).encode()
@@ -154,6 +154,23 @@ async def test_what_is_no_longer_named_no_longer_waits_for_its_turn(mute_port: i
             pool = producer._pool
             assert pool is not None
             await eventually(lambda: not pool._endpoints)
+
+
+@asynchronous
+async def test_a_name_that_is_no_address_does_not_end_a_consumer(
+    tmp_path: Path, nsqlookupd: Nsqlookupd
+) -> None:
+    topic = "named_nonsense"
+    nodes = [{"broadcast_address": host, "tcp_port": 1, "http_port": 1} for host in ("a b", "a/b")]
+    nonsense = 200, json.dumps({"channels": [], "producers": nodes}).encode()
+    with start_nsqd(tmp_path, lookupd=[nsqlookupd]) as nsqd:
+        registered(nsqd, nsqlookupd, topic)
+        async with ScriptedLookupd({"/lookup": nonsense}) as liar:
+            lookupds = [liar.address, nsqlookupd.http_address]
+            async with Consumer(topic, "ch", lookupd=lookupds) as consumer:
+                await eventually(lambda: "a b:1: not connected: " in consumer.explain())
+                await publish(nsqd, topic, b"x")
+                assert await bodies_from(consumer, 1) == [b"x"]
 
 
 # --- allowed_addresses

@@ -49,6 +49,15 @@ def parse_address(text: str) -> TcpAddress | UnixAddress:
     )
 
 
+def is_address(text: str) -> bool:
+    """Return whether ``parse_address`` can read it."""
+    try:
+        parse_address(text)
+    except ConfigError:
+        return False
+    return True
+
+
 def parse_addresses(what: str, given: str | Iterable[str]) -> tuple[str, ...]:
     """Read one address or several, as callers write them; each is kept once."""
     texts = [given] if isinstance(given, str) or not isinstance(given, Iterable) else list(given)

@@ -7,8 +7,16 @@ import socket
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 
-from nsqflow.client.address import AddressMap, UnixAddress, map_address, parse_address
+from nsqflow.client.address import (
+    AddressMap,
+    TcpAddress,
+    UnixAddress,
+    is_address,
+    map_address,
+    parse_address,
+)
 from nsqflow.client.dial_order import DialOrder
+from nsqflow.errors import ConfigError, NetworkError
 
 _MAX_REMEMBERED = 10_000  # addresses
 
@@ -19,7 +27,7 @@ async def dial(protocol: asyncio.Protocol, address: str, mapping: AddressMap | N
     The host's name is resolved anew each time: hosts move.
     """
     loop = asyncio.get_running_loop()
-    target = parse_address(map_address(address, mapping))
+    target = _target(address, mapping)
     if isinstance(target, UnixAddress):
         await loop.create_unix_connection(lambda: protocol, target.path)
         return "localhost"
@@ -27,6 +35,16 @@ async def dial(protocol: asyncio.Protocol, address: str, mapping: AddressMap | N
     # Where heartbeats are switched off, this is what notices a host that has vanished.
     transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     return target.host
+
+
+def _target(address: str, mapping: AddressMap | None) -> TcpAddress | UnixAddress:
+    try:
+        return parse_address(map_address(address, mapping))
+    except ConfigError as error:
+        if is_address(address):
+            raise  # address_map is wrong
+        # Those given by the user were checked: nsqlookupd named it, and the others may be good.
+        raise NetworkError(f"{address}: {error}") from None
 
 
 class DialQueue:
