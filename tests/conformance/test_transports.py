@@ -22,6 +22,7 @@ from nsqflow.errors import (
     ConfigError,
     NetworkError,
     NsqError,
+    RequestTimeout,
     TlsNotGrantedError,
     UnauthorizedError,
 )
@@ -250,7 +251,7 @@ def test_a_server_that_nobody_vouches_for_is_refused(
             assert isinstance(error, NetworkError)
             assert isinstance(error.__cause__, ssl.SSLCertVerificationError)
         async with Producer(nsqd.tcp_address, **options) as producer:
-            with pytest.raises(NetworkError, match="certificate verify failed"):
+            with pytest.raises(RequestTimeout, match="certificate verify failed"):
                 await producer.publish(topic, b"x", timeout=2)
 
     run(distrust)

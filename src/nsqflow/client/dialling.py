@@ -48,7 +48,7 @@ def _target(address: str, mapping: AddressMap | None) -> TcpAddress | UnixAddres
 
 
 class DialQueue:
-    """Limits the dials of one client, and gives the next turn to the nsqd most likely good.
+    """Limits the dials of one client, and gives the next turn to an nsqd that is likely to answer.
 
     Preferred are nsqd that were connected before, those that several nsqlookupd name, and
     those given by the user.
