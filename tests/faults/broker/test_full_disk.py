@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import resource
 import sys
-from collections.abc import Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -15,7 +17,7 @@ from nsqflow import Consumer, Producer, admin
 from nsqflow.client.options import ClientOptions, ConsumerOptions
 from nsqflow.errors import NsqError, PublishUncertain, ServerError
 from tests.faults.broker.footprint import complaints
-from tests.fixtures.loops import asynchronous
+from tests.fixtures.loops import asynchronous, eventually
 from tests.fixtures.servers import Nsqd, start_nsqd
 
 pytestmark = pytest.mark.skipif(
@@ -101,6 +103,52 @@ async def test_a_full_disk_refuses_publishes_and_nothing_else(tmp_path: Path) ->
             bodies += await consume(server, len(taken) - half)
             assert sorted(b[:20] for b in bodies) == sorted(b[:20] for b in taken)
             assert not complaints(server)
+
+
+@asynchronous
+async def test_what_a_full_disk_refuses_is_never_delivered(tmp_path: Path) -> None:
+    refused: set[bytes] = set()
+    received: list[bytes] = []
+
+    async def try_to_publish(publish: Callable[[bytes], Awaitable[object]], body: bytes) -> None:
+        refused.add(body)
+        with pytest.raises(NsqError, match=r"E_D?PUB_FAILED|E_MPUB_FAILED|503"):
+            await publish(body)
+
+    async def consume_until_last(channel: str) -> None:
+        async with Consumer("full", channel, nsqd=server.tcp_address, **READER) as consumer:
+            async for message in consumer:
+                received.append(message.body)
+                message.finish()
+                if message.body == b"last":
+                    return
+
+    with start_nsqd(tmp_path, kind="ours") as server:
+        await create(server)
+        nsqd = admin.Nsqd(server.http_address)
+        async with Producer(server.tcp_address, **HASTE) as producer, nsqd:
+            await producer.publish("full", b"first")
+            channels = ("out", "other", "passing#ephemeral")
+            consumers = [asyncio.create_task(consume_until_last(each)) for each in channels]
+            await eventually(lambda: b"first" in received)
+            with full(server):
+                for number in range(20):
+                    await try_to_publish(partial(producer.publish, "full"), b"PUB %d" % number)
+                    await try_to_publish(
+                        lambda body: producer.publish("full", body, delay=0.01), b"DPUB %d" % number
+                    )
+                    await try_to_publish(
+                        lambda body: producer.publish_many("full", [body, body]),
+                        b"MPUB %d" % number,
+                    )
+                    await try_to_publish(partial(nsqd.publish, "full"), b"HTTP %d" % number)
+            await producer.publish("full", b"last")
+            await asyncio.gather(*consumers)
+            assert not refused & {*received}
+            assert received.count(b"last") == len(channels)
+            stats = await nsqd.stats()
+            (topic,) = [each for each in stats.topics if each.name == "full"]
+            assert topic.message_count == 2
 
 
 @asynchronous

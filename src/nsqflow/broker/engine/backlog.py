@@ -7,7 +7,7 @@ by page. Once something is spilled all that comes behind it is too, so that the 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence, Set
+from collections.abc import Sequence
 
 from nsqflow.broker.engine.entry import COST, Entry
 from nsqflow.broker.engine.journal import NOWHERE, Journal
@@ -82,16 +82,6 @@ class Backlog:
         self.spilled = 0
         self._forget_page()
         return count
-
-    def withdraw(self, ids: Set[bytes]) -> None:
-        """Forget messages that the journal could not keep."""
-        lost = [entry for entry in self.ready if entry.id in ids]
-        if lost:
-            kept = [entry for entry in self.ready if entry.id not in ids]
-            self.ready.clear()
-            self.ready.extend(kept)
-            self._memory.used -= sum(entry.size for entry in lost)
-        # Those that were spilled stay counted, until a page without messages tells the truth.
 
     def take_spilled(self, count: int) -> None:
         """Know of messages that the journal has behind all that was put here."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence, Set
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from nsqflow.broker.engine.deferred import Deferred
@@ -82,11 +82,6 @@ class Channel(Place):
         """Take a page from the journal."""
         self._backlog.loaded(entries)
         self._engine.wake(self)
-
-    def withdraw(self, ids: Set[bytes]) -> None:
-        """Forget messages that the journal could not keep, but for those that somebody has."""
-        self._engine.memory.used -= sum(entry.size for entry in self._deferred.withdraw(ids))
-        self._backlog.withdraw(ids)
 
     # Messages go out.
 
@@ -213,6 +208,7 @@ class Channel(Place):
     def empty(self) -> None:
         """Forget all messages, those in flight included."""
         self._journal.clear(self.place)
+        self._engine.topics[self.topic].forget_unstored(self)
         self._forget()
         self._engine.wake(self)
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Set
-from heapq import heapify, heappop, heappush
+from collections.abc import Callable, Iterator
+from heapq import heappop, heappush
 
 from nsqflow.broker.engine.entry import Entry
 from nsqflow.broker.engine.timers import Timers
@@ -28,15 +28,6 @@ class Deferred:
         heappush(self._heap, (entry.due, entry.id, entry))
         if self._heap[0][2] is entry:
             self._set_timer()
-
-    def withdraw(self, ids: Set[bytes]) -> list[Entry]:
-        """Forget those of these ids that are here, and return them."""
-        lost = [entry for entry in self if entry.id in ids]
-        if lost:
-            self._heap = [each for each in self._heap if each[1] not in ids]
-            heapify(self._heap)
-            self._set_timer()
-        return lost
 
     def clear(self) -> None:
         """Forget all."""

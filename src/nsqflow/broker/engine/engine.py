@@ -11,6 +11,7 @@ from nsqflow.broker.engine.channel import Channel
 from nsqflow.broker.engine.entry import Entry
 from nsqflow.broker.engine.ids import Ids
 from nsqflow.broker.engine.journal import NOWHERE, Journal
+from nsqflow.broker.engine.publication import Publication
 from nsqflow.broker.engine.subscriber import Subscriber
 from nsqflow.broker.engine.timers import Timers
 from nsqflow.broker.engine.topic import Topic
@@ -79,6 +80,7 @@ class Engine:
         self._places = count(1)
         self._at: dict[int, Topic | Channel] = {}
         self._awake: dict[Channel, None] = {}
+        self._unstored: list[Publication] = []  # published since they were last taken
 
     # Public methods
 
@@ -125,10 +127,25 @@ class Engine:
         if (at := self._at.get(place)) is not None:
             at.loaded(entries)
 
-    def withdraw(self, place: int, ids: Iterable[bytes]) -> None:
-        """Forget messages that the journal was given and could not keep: they were refused."""
-        if (at := self._at.get(place)) is not None:
-            at.withdraw({*ids})
+    def take_unstored(self) -> list[Publication]:
+        """Return what was given to the journal since the last call.
+
+        Each such group must go to ``stored`` or ``refused``, in the order of these calls.
+        """
+        group, self._unstored = self._unstored, []
+        return group
+
+    def stored(self, group: Iterable[Publication], now: int) -> None:
+        """Have publications in the queues: the journal has stored them."""
+        for publication in group:
+            self.memory.used -= publication.size
+            publication.topic.stored(publication, now)
+
+    def refused(self, group: Iterable[Publication]) -> None:
+        """Forget publications: the journal could not store them."""
+        for publication in group:
+            self.memory.used -= publication.size
+            publication.topic.refused()
 
     def recall(self, now: int) -> None:
         """Take back all that is in flight, as a server does that stops."""
@@ -187,6 +204,11 @@ class Engine:
             topic.spread(now)
 
     # For topics and channels.
+
+    def await_storage(self, publication: Publication) -> None:
+        """Hold a publication that was given to the journal until it is stored."""
+        self.memory.used += publication.size
+        self._unstored.append(publication)
 
     def wake(self, channel: Channel) -> None:
         """Look at a channel with the next ``deliver``."""

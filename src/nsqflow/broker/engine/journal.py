@@ -32,7 +32,7 @@ class Journal:
         """Forget the messages of a place."""
 
     def put(self, place: int, entries: Sequence[Entry]) -> None:
-        """Keep messages."""
+        """Keep messages; ``Engine.stored`` or ``Engine.refused`` is the answer."""
 
     def finish(self, place: int, ids: Sequence[bytes]) -> None:
         """Forget messages that are done with."""
@@ -44,4 +44,7 @@ class Journal:
         """Make every message of a topic one of each of these channels, and no more the topic's."""
 
     def load(self, place: int, after: bytes, limit: int) -> None:
-        """Ask for the next messages of a place that were never put off, by id."""
+        """Ask for the next messages of a place that were never put off, by id.
+
+        What the page has of new messages must be known to be stored before it is answered.
+        """

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence, Set
+from collections import deque
+from collections.abc import Iterable, Sequence
 from itertools import repeat
 from typing import TYPE_CHECKING
 
@@ -10,6 +11,7 @@ from nsqflow.broker.engine.channel import Channel
 from nsqflow.broker.engine.entry import COST, Entry
 from nsqflow.broker.engine.journal import NOWHERE
 from nsqflow.broker.engine.place import Place
+from nsqflow.broker.engine.publication import Publication
 from nsqflow.protocol.names import is_ephemeral
 
 if TYPE_CHECKING:
@@ -29,25 +31,39 @@ class Topic(Place):
         self.channels: dict[str, Channel] = {}
         self.waiting = False
         """Nothing goes to the channels yet: it is being found out which there are to be."""
+        self._unstored: deque[Publication] = deque()  # the oldest first
 
     def __repr__(self) -> str:
         return f"Topic({self.name!r})"
 
-    def publish(self, bodies: Sequence[bytes], now: int, delay: int = 0) -> None:
-        """Take messages; raise ``Full`` and take none of them if there is no room."""
+    def publish(self, bodies: Sequence[bytes], now: int, delay: int = 0) -> bool:
+        """Take messages; raise ``Full`` and take none of them if there is no room.
+
+        Returns whether the journal must store them: then they are in no queue until it has.
+        """
         if not bodies:
-            return
+            return False
         size = sum(map(len, bodies))
         self._check_room(size + COST * len(bodies), spillable=not delay)
         due = now + delay if delay else 0
         ids = self._engine.ids.take(len(bodies), now)
         entries = [*map(Entry, ids, repeat(now), bodies, repeat(0), repeat(due))]
-        self.message_count += len(entries)
-        self.message_bytes += size
-        if self.paused or self.waiting or not self.channels:
-            self._keep(entries)
-        else:
-            self._pass_on(entries, now)
+        keep = self.paused or self.waiting or not self.channels
+        channels = None if keep else [*self.channels.values()]
+        if self.place == NOWHERE:
+            self._accept(entries, size, channels, now)
+            return False
+        self._await_storage(Publication(self, entries, size, channels))
+        return True
+
+    def stored(self, publication: Publication, now: int) -> None:
+        """Have the oldest publication in the queues: it is stored."""
+        self._unstored.popleft()
+        self._accept(publication.entries, publication.body_bytes, publication.channels, now)
+
+    def refused(self) -> None:
+        """Forget the oldest publication: it could not be stored."""
+        self._unstored.popleft()
 
     def channel(self, name: str, now: int) -> Channel:
         """Return the channel, which is made if there is none of that name."""
@@ -81,12 +97,6 @@ class Topic(Place):
     def loaded(self, entries: Sequence[Entry]) -> None:
         """Take no page: a topic's messages go to its channels without having been loaded."""
 
-    def withdraw(self, ids: Set[bytes]) -> None:
-        """Forget messages that the journal could not keep; the channels may have them by now."""
-        self._backlog.withdraw(ids)
-        for channel in self.channels.values():
-            channel.withdraw(ids)
-
     def begin(self, channels: Iterable[str], now: int) -> None:
         """Have these channels, and wait for no others."""
         for name in channels:
@@ -105,7 +115,10 @@ class Topic(Place):
 
     def spread(self, now: int) -> None:
         """Give the channels what was kept while they could not have it."""
-        if self.paused or self.waiting or not self.channels or not self._backlog:
+        if self.paused or self.waiting or not self.channels:
+            return
+        unstored = self._kept_unstored()
+        if not self._backlog and not unstored:
             return
         spilled, entries = self._backlog.spilled, [*self._backlog.ready]
         self._backlog.clear()
@@ -114,17 +127,26 @@ class Topic(Place):
         for channel in self.channels.values():
             self._give(channel, [entry.copy() for entry in entries], now)
             channel.take_spilled(spilled)
+        # By then the journal has moved them, too.
+        for publication in unstored:
+            publication.channels = [*self.channels.values()]
 
     def empty(self) -> None:
         """Forget the messages that no channel has got."""
         self._journal.clear(self.place)
-        self._backlog.clear()
+        self._clear()
+
+    def forget_unstored(self, channel: Channel) -> None:
+        """Let a channel get nothing of what is not stored yet: it loses all its messages."""
+        for publication in self._unstored:
+            if publication.channels is not None and channel in publication.channels:
+                publication.channels.remove(channel)
 
     def close(self) -> None:
         """Delete all channels, and forget the messages: the topic is being deleted."""
         while self.channels:
             self._drop(self.channels.popitem()[1])
-        self._backlog.clear()
+        self._clear()
 
     # Private methods
 
@@ -140,20 +162,39 @@ class Topic(Place):
                 "in memory (max-memory)"
             )
 
+    def _await_storage(self, publication: Publication) -> None:
+        channels = publication.channels
+        for place in [self.place] if channels is None else [each.place for each in channels]:
+            self._engine.journal_of(place).put(place, publication.entries)
+        self._unstored.append(publication)
+        self._engine.await_storage(publication)
+
+    def _kept_unstored(self) -> list[Publication]:
+        return [each for each in self._unstored if each.channels is None]
+
+    def _accept(
+        self, entries: Sequence[Entry], size: int, channels: Sequence[Channel] | None, now: int
+    ) -> None:
+        self.message_count += len(entries)
+        self.message_bytes += size
+        if channels is None:
+            self._keep(entries)
+            return
+        for number, channel in enumerate(channels):
+            # The first one takes them as they are.
+            self._give(channel, [entry.copy() for entry in entries] if number else entries, now)
+
     def _keep(self, entries: Sequence[Entry]) -> None:
-        self._journal.put(self.place, entries)
         if entries[0].due:
             for entry in entries:
                 self._backlog.hold(entry)
         else:
             self._backlog.put(entries)
 
-    def _pass_on(self, entries: Sequence[Entry], now: int) -> None:
-        for number, channel in enumerate(self.channels.values()):
-            # The first one takes them as they are.
-            copies = [entry.copy() for entry in entries] if number else entries
-            self._engine.journal_of(channel.place).put(channel.place, copies)
-            self._give(channel, copies, now)
+    def _clear(self) -> None:
+        for publication in self._kept_unstored():
+            publication.channels = []
+        self._backlog.clear()
 
     @staticmethod
     def _give(channel: Channel, entries: Sequence[Entry], now: int) -> None:
@@ -165,6 +206,7 @@ class Topic(Place):
 
     def _drop(self, channel: Channel) -> None:
         subscribers = [*channel.subscribers]
+        self.forget_unstored(channel)
         channel.close()
         self._engine.unregister(channel)
         self._engine.journal_of(channel.place).drop(channel.place)

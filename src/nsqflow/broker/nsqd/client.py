@@ -180,9 +180,6 @@ class Client(asyncio.Protocol):
 
     def answer_stored(self, command: str) -> None:
         """Answer a publish once it is stored."""
-        if not self.nsqd.durable:
-            self.answer()
-            return
         ticket = self.answers.reserve()
 
         def stored(error: Exception | None) -> None:

@@ -195,13 +195,16 @@ class Commands:
         client, nsqd = self._client, self._nsqd
         now = nsqd.now()
         try:
-            nsqd.engine.topic(command.topic, now).publish(bodies, now, delay)
+            must_store = nsqd.engine.topic(command.topic, now).publish(bodies, now, delay)
         except Full as error:
             client.fail(f"E_{command.name}_FAILED", f"{command.name} failed {error}")
             return
         counts = client.pub_counts
         counts[command.topic] = counts.get(command.topic, 0) + len(bodies)
-        client.answer_stored(command.name)
+        if must_store:
+            client.answer_stored(command.name)
+        else:
+            client.answer()
         nsqd.pump()
 
     # Consuming.

@@ -235,10 +235,7 @@ class Nsqd(Listener):
             self.engine.loaded(place, entries)
             self.pump()
 
-        def lost(place: int, ids: Sequence[bytes]) -> None:
-            self.engine.withdraw(place, ids)
-
-        return Store(Path(self.options.data_path), on_page=page, on_failure=failed, on_lost=lost)
+        return Store(Path(self.options.data_path), on_page=page, on_failure=failed)
 
     def _recover(self) -> None:
         self.health = "OK"

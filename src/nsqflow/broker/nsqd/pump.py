@@ -1,7 +1,8 @@
 """The heart of nsqd: once in each turn of the loop in which something happened.
 
 It delivers what can be delivered, hands what is to be stored to the store, and sets the one
-timer for what the engine will have to do next.
+timer for what the engine will have to do next. When the store reports a commit, the engine may
+deliver what was published in it, and the publishes are answered.
 """
 
 from __future__ import annotations
@@ -76,17 +77,22 @@ class Pump:
 
     def _commit(self, store: Store) -> None:
         waiting, self._waiting = self._waiting, []
+        published = self._engine.take_unstored()
 
         def done(error: Exception | None) -> None:
             if error is None:
                 self._on_stored()
+                self._engine.stored(published, self._clock.now())
+                self.start()
+            else:
+                self._engine.refused(published)
             for stored in waiting:
                 try:
                     stored(error)
                 except Exception:  # of one client: the others must have their answers
                     _log.exception("failed to answer")
 
-        store.commit(done if waiting else None)
+        store.commit(done if waiting or published else None)
 
     def _set_timer(self, now: int) -> None:
         at = self._engine.next_at

@@ -167,11 +167,14 @@ class Routes:
 
     async def _publish(self, topic: Topic, bodies: list[bytes], delay: int = 0) -> None:
         try:
-            topic.publish(bodies, self._nsqd.now(), delay)
+            must_store = topic.publish(bodies, self._nsqd.now(), delay)
         except Full as error:
             _log.error("refused %d messages to topic %s: %s", len(bodies), topic.name, error)
             raise ApiError(503, "FULL") from None
-        await self._changed(503, "EXITING")
+        if must_store:
+            await self._changed(503, "EXITING")
+        else:
+            self._nsqd.pump()
 
     # Topics.
 

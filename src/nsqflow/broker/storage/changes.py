@@ -59,7 +59,7 @@ class Load:
 
 @dataclass(frozen=True, slots=True)
 class Put:
-    """New messages; an id comes once to a place."""
+    """New messages, at least one, in the order of their ids; an id comes once to a place."""
 
     place: int
     rows: Sequence[Row]
@@ -91,19 +91,21 @@ Change = OfPlaces | OfMessages | Load
 class Batch:
     """What a run of puts, finishes and requeues comes to, in as few rows as can be.
 
-    A message that is put and finished in the same run leaves no trace but its id in ``last_id``.
+    It is written in this order: what is put, what is finished, what is requeued. So a message
+    that is put may be finished or requeued in the same run, but not the other way round.
     """
 
     def __init__(self) -> None:
-        self.put: dict[int, dict[bytes, Row]] = {}
+        self.put: list[Row] = []
         self.finished: dict[int, list[bytes]] = {}
         self.requeued: dict[tuple[int, bytes], tuple[int, int]] = {}
         self.last_id = b""
 
     def clear(self) -> None:
         """Begin another run; the last id stays."""
-        for rows in (self.put, self.finished, self.requeued):
-            rows.clear()
+        self.put.clear()
+        self.finished.clear()
+        self.requeued.clear()
 
     def add(self, change: OfMessages) -> None:
         """Take in what comes next."""
@@ -115,23 +117,14 @@ class Batch:
             self._requeue(change)
 
     def _put(self, change: Put) -> None:
-        rows = {row[1]: row for row in change.rows}
-        self.put.setdefault(change.place, {}).update(rows)
-        self.last_id = max(self.last_id, max(rows, default=b""))
+        self.put += change.rows
+        self.last_id = max(self.last_id, change.rows[-1][1])
 
     def _finish(self, change: Finish) -> None:
-        ids = change.ids
-        if fresh := self.put.get(change.place):
-            ids = [id for id in ids if fresh.pop(id, None) is None]
-        self.finished.setdefault(change.place, []).extend(ids)
+        self.finished.setdefault(change.place, []).extend(change.ids)
         if self.requeued:
-            for id in ids:
+            for id in change.ids:
                 self.requeued.pop((change.place, id), None)
 
     def _requeue(self, change: Requeue) -> None:
-        fresh = self.put.get(change.place, {})
-        row = fresh.get(change.id)
-        if row is None:
-            self.requeued[change.place, change.id] = change.attempts, change.due
-        else:
-            fresh[change.id] = (*row[:3], change.attempts, change.due, row[5])
+        self.requeued[change.place, change.id] = change.attempts, change.due

@@ -196,13 +196,13 @@ class Database:
             self._run("DELETE FROM messages WHERE place = ? AND id <= ?", source, last)
 
     def _store(self, batch: Batch) -> None:
+        for rows in _parts(batch.put):
+            marks = ",".join(["(?,?,?,?,?,?)"] * len(rows))
+            self._run(f"INSERT INTO messages VALUES {marks}", *chain.from_iterable(rows))
         for place, ids in batch.finished.items():
             for part in _parts(ids):
                 marks = ",".join(["?"] * len(part))
                 self._run(f"DELETE FROM messages WHERE place = ? AND id IN ({marks})", place, *part)
-        for rows in _parts(chain.from_iterable(rows.values() for rows in batch.put.values())):
-            marks = ",".join(["(?,?,?,?,?,?)"] * len(rows))
-            self._run(f"INSERT INTO messages VALUES {marks}", *chain.from_iterable(rows))
         for again in _parts((*key, *values) for key, values in batch.requeued.items()):
             marks = ",".join(["(?,?,?,?)"] * len(again))
             self._run(

@@ -30,9 +30,6 @@ class Debt:
     def __init__(self) -> None:
         self._of_places: list[OfPlaces | Load] = []
         self._of_messages = Batch()
-        # The first message that was refused. All that came after it were refused too, as the debt
-        # comes first: what becomes of those is of no account.
-        self._refused: bytes | None = None
 
     def __bool__(self) -> bool:
         batch = self._of_messages
@@ -42,19 +39,14 @@ class Debt:
         """Owe what a failed unit has said."""
         for change in changes:
             match change:
-                case Put(_, rows):
-                    self._refuse([row[1] for row in rows])
-                case Finish(place, ids):
-                    if stored := [id for id in ids if self._is_stored(id)]:
-                        self._of_messages.add(Finish(place, stored))
-                case Requeue(_, id):
-                    if self._is_stored(id):
-                        self._of_messages.add(change)
+                case Put():
+                    pass  # they are refused, and so are never finished or requeued
+                case Finish() | Requeue():
+                    self._of_messages.add(change)
                 case Load():
                     self._of_places.append(change)
                 case _:
                     self._add_of_place(change)
-        self._end_if_paid()
 
     def changes(self) -> list[Change]:
         """All that is owed, in an order in which it can be written."""
@@ -72,7 +64,6 @@ class Debt:
         """Owe nothing more."""
         self._of_places.clear()
         self._of_messages.clear()
-        self._refused = None
 
     def readable(self) -> list[Load]:
         """Pages that can be read now: what is owed makes no difference to them."""
@@ -85,18 +76,6 @@ class Debt:
     def forget(self, loads: Sequence[Load]) -> None:
         """Owe these pages no more."""
         self._of_places = [each for each in self._of_places if each not in loads]
-        self._end_if_paid()
-
-    def _end_if_paid(self) -> None:
-        if not self:
-            self._refused = None
-
-    def _refuse(self, ids: Sequence[bytes]) -> None:
-        if ids and self._refused is None:
-            self._refused = min(ids)
-
-    def _is_stored(self, id: bytes) -> bool:
-        return self._refused is None or id < self._refused
 
     def _add_of_place(self, change: OfPlaces) -> None:
         place = change.place

@@ -42,9 +42,9 @@ class Store(Journal):
     such units come together, and the next transaction takes all of them.
 
     ``on_page(place, entries)`` answers each ``load`` once, with fewer than were asked for if
-    they are large or many; ``on_failure(error)`` hears whenever something could not be stored,
-    and ``on_lost(place, ids)`` which new messages were not. These, and what is given to
-    ``commit``, are called in the event loop.
+    they are large or many, and after the outcome of every unit whose messages it may have;
+    ``on_failure(error)`` hears whenever something could not be stored. These, and what is given
+    to ``commit``, are called in the event loop, in the order of the commits.
     """
 
     def __init__(
@@ -53,12 +53,10 @@ class Store(Journal):
         *,
         on_page: Callable[[int, list[Entry]], None],
         on_failure: Callable[[Exception], None],
-        on_lost: Callable[[int, list[bytes]], None] = lambda place, ids: None,
     ) -> None:
         self._path = path
         self._on_page = on_page
         self._on_failure = on_failure
-        self._on_lost = on_lost
         self._gathered = Unit([])
         self._units: queue.SimpleQueue[Unit | None] = queue.SimpleQueue()  # None: the end
         self._files: tuple[Lock, Database] | None = None  # from open to the end
@@ -192,18 +190,11 @@ class Store(Journal):
         if error is not None:
             self._tell(self._on_failure, error)
         for outcome in outcomes:
-            for page in outcome.pages:
-                self._tell(self._on_page, *page)
             for unit in outcome.units:
-                if outcome.error is not None:
-                    self._tell_lost(unit)
                 if unit.done is not None:
                     self._tell(unit.done, outcome.error)
-
-    def _tell_lost(self, unit: Unit) -> None:
-        for change in unit.changes:
-            if isinstance(change, Put):
-                self._tell(self._on_lost, change.place, [row[1] for row in change.rows])
+            for page in outcome.pages:
+                self._tell(self._on_page, *page)
 
     def _tell(self, listener: Callable[..., None], *news: object) -> None:
         if self._abandoned:

@@ -143,6 +143,37 @@ class ExpectedTopic:
         return memory_of(in_memory)
 
 
+@dataclass
+class ExpectedPublication:
+    """Messages that the journal was given and has not confirmed, and where they are to go."""
+
+    topic: ExpectedTopic
+    copies: list[Copy]
+    channels: list[ExpectedChannel] | None
+    """``None``: the topic keeps them."""
+
+    @property
+    def size(self) -> int:
+        return sum(COST + len(copy.body) for copy in self.copies)
+
+    def goes_to(self, at: ExpectedTopic | ExpectedChannel) -> bool:
+        if self.channels is None:
+            return self.topic is at
+        return any(channel is at for channel in self.channels)
+
+    def spread(self, topic: ExpectedTopic) -> None:
+        """Go to the channels of a topic that would have kept it."""
+        if self.channels is None and self.topic is topic:
+            self.channels = [*topic.channels.values()]
+
+    def forget(self, at: ExpectedTopic | ExpectedChannel) -> None:
+        """Go there no more: what is there is lost."""
+        if self.channels is not None:
+            self.channels = [channel for channel in self.channels if channel is not at]
+        elif self.topic is at:
+            self.channels = []
+
+
 def _check_copies(
     copies: dict[bytes, Copy], in_memory: list[Entry], rows: dict[bytes, Row] | None, spilled: int
 ) -> None:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Container, Iterable, Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from nsqflow.broker.engine.engine import Engine, Restored
 from nsqflow.broker.engine.entry import Entry
@@ -39,13 +40,25 @@ class Place:
         return Entry(id, row.timestamp, row.body, row.attempts, row.due)
 
 
+class Asked(NamedTuple):
+    """A page that was asked for, and what it would have been then."""
+
+    place: int
+    after: bytes
+    limit: int
+    page: list[Entry]
+    last_id: bytes
+    """The last message that was put before."""
+
+
 class Ledger(Journal):
     """Does what ``Journal`` asks for, and nothing that makes no sense."""
 
     def __init__(self) -> None:
         self.places: dict[int, Place] = {}
-        self.asked: deque[tuple[int, bytes, int, list[Entry]]] = deque()
-        """The pages asked for: place, after, limit, and what they would have been then."""
+        self.asked: deque[Asked] = deque()
+        """The pages asked for."""
+        self.refused: set[bytes] = set()
         self.last_id = b""
         self.last_place = 0
 
@@ -102,19 +115,39 @@ class Ledger(Journal):
 
     def load(self, place: int, after: bytes, limit: int) -> None:
         assert limit > 0
-        self.asked.append((place, after, limit, self.places[place].page(after, limit)))
+        page = self.places[place].page(after, limit)
+        self.asked.append(Asked(place, after, limit, page, self.last_id))
 
     # What a test calls
 
-    def answer(self, engine: Engine, *, late: bool = False, most: int = 10**6) -> None:
-        """Answer what was asked first: with what there was then, or with what there is now.
+    def answer(
+        self,
+        engine: Engine,
+        *,
+        late: bool = False,
+        most: int = 10**6,
+        unstored: Container[bytes] = (),
+    ) -> None:
+        """Answer what was asked first: with what there was then, or with what is stored now.
 
-        A page may be shorter than what was asked for, but not empty if there is something.
+        A page may be shorter than what was asked for, but not empty if there is something. What
+        it has must be known to be stored.
         """
-        place, after, limit, page = self.asked.popleft()
+        asked = self.asked.popleft()
+        place, page = asked.place, asked.page
         if late:
-            page = self.places[place].page(after, limit) if place in self.places else []
-        engine.loaded(place, page[:most])
+            found = (
+                self.places[place].page(asked.after, asked.limit) if place in self.places else []
+            )
+            page = [entry for entry in found if entry.id not in unstored]
+        engine.loaded(place, [entry for entry in page if entry.id not in self.refused][:most])
+
+    def refuse(self, ids: Iterable[bytes]) -> None:
+        """Have nothing of what could not be stored, wherever it is by now."""
+        self.refused.update(ids)
+        for place in self.places.values():
+            for id in self.refused & place.rows.keys():
+                del place.rows[id]
 
     def restore(self, engine: Engine, now: int) -> None:
         """Give an engine all that is kept, as if it began where another had ended."""

@@ -8,6 +8,7 @@ from nsqflow.broker.engine.channel import Channel
 from nsqflow.broker.engine.engine import Engine, Listener
 from nsqflow.broker.engine.entry import Entry
 from nsqflow.broker.engine.subscriber import Subscriber
+from nsqflow.broker.engine.topic import Topic
 from tests.unit.broker.engine.ledger import Ledger
 
 SECOND = 10**9
@@ -38,6 +39,17 @@ def subscribe(
     subscriber.rdy = rdy
     channel.add(subscriber)
     return subscriber
+
+
+def publish(topic: Topic, bodies: Sequence[bytes], now: int = NOW, delay: int = 0) -> None:
+    """Publish, and have the journal store it at once."""
+    topic.publish(bodies, now, delay)
+    store(topic._engine, now)
+
+
+def store(engine: Engine, now: int = NOW) -> None:
+    """Have the journal store all that was published."""
+    engine.stored(engine.take_unstored(), now)
 
 
 def deliver(engine: Engine, now: int = NOW) -> list[Entry]:

@@ -11,7 +11,12 @@ from hypothesis.stateful import initialize, precondition, rule
 from nsqflow.broker.engine.channel import NotInFlight
 from nsqflow.broker.engine.entry import COST
 from nsqflow.broker.engine.topic import Full
-from tests.unit.broker.engine.expected import Copy, ExpectedChannel, ExpectedTopic
+from tests.unit.broker.engine.expected import (
+    Copy,
+    ExpectedChannel,
+    ExpectedPublication,
+    ExpectedTopic,
+)
 from tests.unit.broker.engine.world import MOST_BYTES, SECOND, UTMOST, World
 
 # Most of it happens in one place: what two things have to meet for is found there.
@@ -47,15 +52,15 @@ class Rules(World):
         ids = deepcopy(self.engine.ids).take(len(bodies), self.now)
         assert [self.last_id, *ids] == sorted({self.last_id, *ids}), "ids ascend"
         self.last_id = ids[-1]
-        topic.real.publish(bodies, self.now, delay)
-        topic.message_count += len(bodies)
-        topic.message_bytes += sum(map(len, bodies))
+        assert topic.real.publish(bodies, self.now, delay) is topic.kept
         due = self.now + delay if delay else 0
         copies = [Copy(id, body, self.now, due) for id, body in zip(ids, bodies, strict=True)]
-        if topic.paused or not topic.channels:
-            self.stay(topic, copies)
-        for channel in topic.channels.values() if not topic.paused else ():
-            self.arrive(channel, copies, spilled=0)
+        keep = topic.paused or not topic.channels
+        to = None if keep else [*topic.channels.values()]
+        if topic.kept:
+            self.unstored.append(ExpectedPublication(topic, copies, to))
+        else:
+            self.accept(topic, copies, to)
 
     @rule(name=topic_names, bodies=bodies)
     def publish_and_deliver(self, name: str, bodies: list[bytes]) -> None:
@@ -86,6 +91,7 @@ class Rules(World):
         elif what == "empty":
             at.real.empty()
             at.copies.clear()
+            self.forget_unstored(at)
         else:
             self.delete(at)
 
@@ -190,7 +196,9 @@ class Rules(World):
             assert not subscriber.blocked
             assert len(subscriber.held) <= subscriber.rdy
             assert sum(len(entry.body) for entry in entries[:-1]) < MOST_BYTES
+            unstored = self.unstored_ids()
             for entry in entries:
+                assert entry.id not in unstored, "it is delivered before it is stored"
                 copy = channel.copies[entry.id]
                 assert copy.waiting
                 assert copy.due <= self.now

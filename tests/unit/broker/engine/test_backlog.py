@@ -11,7 +11,7 @@ from nsqflow.broker.engine.engine import Engine
 from nsqflow.broker.engine.entry import COST, Entry
 from nsqflow.broker.engine.topic import Topic
 from tests.unit.broker.engine.ledger import Ledger
-from tests.unit.broker.engine.parts import NOW, SECOND, bodies, numbered, settle, subscribe
+from tests.unit.broker.engine.parts import NOW, SECOND, bodies, numbered, publish, settle, subscribe
 
 CAPACITY = 4
 
@@ -35,15 +35,15 @@ def test_what_is_behind_a_full_queue_is_spilled_and_comes_back_in_order(
     engine: Engine, ledger: Ledger, topic: Topic, channel: Channel
 ) -> None:
     for number in range(0, 10, 2):
-        topic.publish(numbered(number, number + 1), NOW)
+        publish(topic, numbered(number, number + 1), NOW)
     assert (channel.depth, channel.backend_depth, channel.message_count) == (10, 6, 10)
     assert engine.memory.used == CAPACITY * (COST + 1)
     subscribe(channel)
     assert bodies(engine) == numbered(0, 1, 2, 3)
-    topic.publish(numbered(10), NOW)
+    publish(topic, numbered(10), NOW)
     assert channel.backend_depth == 7, "what comes is behind what is spilled, room or not"
     assert [entry.body for entry in settle(engine, ledger)] == numbered(*range(4, 11))
-    topic.publish(numbered(11), NOW)
+    publish(topic, numbered(11), NOW)
     assert channel.backend_depth == 0
     assert bodies(engine) == [b"11"]
 
@@ -52,13 +52,13 @@ def test_the_journal_is_asked_once_half_of_the_queue_is_free(
     engine: Engine, ledger: Ledger, topic: Topic, channel: Channel
 ) -> None:
     subscriber = subscribe(channel, 1)
-    topic.publish(numbered(*range(10)), NOW)
+    publish(topic, numbered(*range(10)), NOW)
     engine.deliver(NOW)
     assert not ledger.asked
     subscriber.rdy = 2
     channel.changed()
     engine.deliver(NOW)
-    [(place, _, limit, page)] = ledger.asked
+    [(place, _, limit, page, _)] = ledger.asked
     assert (place, limit, [entry.body for entry in page]) == (channel.place, 2, numbered(4, 5))
     channel.changed()
     engine.deliver(NOW)
@@ -68,7 +68,7 @@ def test_the_journal_is_asked_once_half_of_the_queue_is_free(
 def test_a_short_page_is_followed_by_another(
     engine: Engine, ledger: Ledger, topic: Topic, channel: Channel
 ) -> None:
-    topic.publish(numbered(*range(9)), NOW)
+    publish(topic, numbered(*range(9)), NOW)
     subscribe(channel)
     seen = bodies(engine)
     while ledger.asked:
@@ -80,7 +80,7 @@ def test_a_short_page_is_followed_by_another(
 def test_a_page_without_messages_says_that_there_are_none(
     engine: Engine, ledger: Ledger, topic: Topic, channel: Channel
 ) -> None:
-    topic.publish(numbered(*range(6)), NOW)
+    publish(topic, numbered(*range(6)), NOW)
     subscribe(channel)
     engine.deliver(NOW)
     ledger.rows("t", "c").clear()
@@ -93,12 +93,12 @@ def test_a_page_without_messages_says_that_there_are_none(
 def test_a_page_that_comes_after_the_channel_was_emptied_is_of_no_account(
     engine: Engine, ledger: Ledger, topic: Topic, channel: Channel
 ) -> None:
-    topic.publish(numbered(*range(6)), NOW)
+    publish(topic, numbered(*range(6)), NOW)
     subscriber = subscribe(channel)
     engine.deliver(NOW)
     channel.empty()
     subscriber.rdy = 0
-    topic.publish(numbered(*range(10, 17)), NOW)
+    publish(topic, numbered(*range(10, 17)), NOW)
     ledger.answer(engine)
     assert (channel.depth, channel.backend_depth) == (7, 3)
     subscriber.rdy = 100
@@ -110,10 +110,10 @@ def test_pages_asked_before_and_after_emptying_are_not_mistaken_for_each_other(
     engine: Engine, ledger: Ledger, topic: Topic, channel: Channel
 ) -> None:
     subscribe(channel)
-    topic.publish(numbered(*range(6)), NOW)
+    publish(topic, numbered(*range(6)), NOW)
     engine.deliver(NOW)
     channel.empty()
-    topic.publish(numbered(*range(10, 16)), NOW)
+    publish(topic, numbered(*range(10, 16)), NOW)
     engine.deliver(NOW)
     assert len(ledger.asked) == 2
     ledger.answer(engine)
@@ -125,7 +125,7 @@ def test_pages_asked_before_and_after_emptying_are_not_mistaken_for_each_other(
 def test_a_page_that_comes_after_the_channel_was_deleted_is_of_no_account(
     engine: Engine, ledger: Ledger, topic: Topic, channel: Channel
 ) -> None:
-    topic.publish(numbered(*range(6)), NOW)
+    publish(topic, numbered(*range(6)), NOW)
     subscribe(channel)
     engine.deliver(NOW)
     topic.delete_channel("c")
@@ -136,7 +136,7 @@ def test_a_page_that_comes_after_the_channel_was_deleted_is_of_no_account(
 
 
 def test_a_page_for_a_topic_is_of_no_account(engine: Engine, ledger: Ledger, topic: Topic) -> None:
-    topic.publish(numbered(1), NOW)
+    publish(topic, numbered(1), NOW)
     engine.loaded(topic.place, [Entry(b"0" * 16, NOW, b"x")])
     assert topic.depth == 1
 
@@ -144,10 +144,10 @@ def test_a_page_for_a_topic_is_of_no_account(engine: Engine, ledger: Ledger, top
 def test_a_spilled_backlog_of_a_topic_goes_to_all_its_channels(
     engine: Engine, ledger: Ledger, topic: Topic
 ) -> None:
-    topic.publish(numbered(0), NOW, delay=SECOND)
+    publish(topic, numbered(0), NOW, delay=SECOND)
     topic.pause()
     first, second = topic.channel("a", NOW), topic.channel("b", NOW)
-    topic.publish(numbered(*range(1, 10)), NOW)
+    publish(topic, numbered(*range(1, 10)), NOW)
     assert (topic.depth, topic.backend_depth) == (10, 6)
     topic.unpause(NOW)
     assert (topic.depth, topic.backend_depth, ledger.rows("t")) == (0, 0, {})
@@ -163,9 +163,9 @@ def test_a_spilled_backlog_of_a_topic_goes_to_all_its_channels(
 def test_a_channel_with_a_spilled_backlog_takes_that_of_its_topic_behind_it(
     engine: Engine, ledger: Ledger, topic: Topic, channel: Channel
 ) -> None:
-    topic.publish(numbered(*range(6)), NOW)
+    publish(topic, numbered(*range(6)), NOW)
     topic.pause()
-    topic.publish(numbered(*range(6, 12)), NOW)
+    publish(topic, numbered(*range(6, 12)), NOW)
     topic.unpause(NOW)
     assert (channel.depth, channel.backend_depth) == (12, 8)
     subscribe(channel)
@@ -175,11 +175,11 @@ def test_a_channel_with_a_spilled_backlog_takes_that_of_its_topic_behind_it(
 def test_an_ephemeral_channel_of_a_kept_topic_drops_what_it_cannot_hold(
     engine: Engine, ledger: Ledger, topic: Topic
 ) -> None:
-    topic.publish(numbered(*range(6)), NOW)
+    publish(topic, numbered(*range(6)), NOW)
     channel = topic.channel("c#ephemeral", NOW)
     assert ledger.rows("t") == {}
     assert ledger.names() == {("t", None)}
-    topic.publish(numbered(7), NOW)
+    publish(topic, numbered(7), NOW)
     assert (channel.depth, channel.backend_depth, channel.message_count) == (4, 0, 7)
     subscribe(channel)
     assert [entry.body for entry in settle(engine, ledger)] == numbered(*range(4))
@@ -189,13 +189,13 @@ def test_a_full_memory_spills_what_is_kept_and_drops_what_is_ephemeral(ledger: L
     engine = Engine(max_memory=1, journal=ledger)
     topic = engine.topic("t", NOW)
     kept, passing = topic.channel("c", NOW), topic.channel("c#ephemeral", NOW)
-    topic.publish(numbered(1), NOW)
-    topic.publish(numbered(2), NOW)
+    publish(topic, numbered(1), NOW)
+    publish(topic, numbered(2), NOW)
     assert (kept.depth, kept.backend_depth, passing.depth) == (2, 1, 0)
     subscriber = subscribe(kept)
     assert [entry.body for entry in settle(engine, ledger)] == numbered(1, 2)
     kept.finish(subscriber, [*subscriber.held])
-    topic.publish(numbered(3), NOW)
+    publish(topic, numbered(3), NOW)
     assert engine.memory.full
     assert engine.memory.used == COST + 1
 
@@ -204,7 +204,7 @@ def test_a_full_memory_asks_for_messages_only_if_there_is_nothing_else_to_delive
     engine: Engine, ledger: Ledger, topic: Topic, channel: Channel
 ) -> None:
     subscriber = subscribe(channel, 3)
-    topic.publish(numbered(*range(8)), NOW)
+    publish(topic, numbered(*range(8)), NOW)
     engine.memory.limit = 1
     engine.deliver(NOW)
     assert channel.depth == 5
@@ -218,7 +218,7 @@ def test_a_full_memory_asks_for_messages_only_if_there_is_nothing_else_to_delive
 def test_what_was_put_off_is_never_spilled(
     engine: Engine, ledger: Ledger, topic: Topic, channel: Channel
 ) -> None:
-    topic.publish(numbered(*range(9)), NOW, delay=1)
+    publish(topic, numbered(*range(9)), NOW, delay=1)
     engine.tick(NOW + 1)
     assert (channel.depth, channel.backend_depth) == (9, 0)
     subscribe(channel)
@@ -230,7 +230,7 @@ def test_a_sampled_subscriber_drops_what_is_loaded_too(ledger: Ledger) -> None:
     engine = Engine(mem_queue_size=0, journal=ledger, chance=lambda: next(chances))
     topic = engine.topic("t", NOW)
     subscribe(topic.channel("c", NOW), sample_rate=50)
-    topic.publish(numbered(*range(10)), NOW)
+    publish(topic, numbered(*range(10)), NOW)
     assert [entry.body for entry in settle(engine, ledger)] == numbered(0, 2, 4, 6, 8)
     assert len(ledger.rows("t", "c")) == 5
 

@@ -16,6 +16,7 @@ from tests.unit.broker.engine.parts import (
     bodies,
     deliver,
     numbered,
+    publish,
     subscribe,
 )
 
@@ -138,7 +139,7 @@ def test_a_subscriber_whose_sample_is_empty_is_given_nothing() -> None:
     engine = Engine(chance=lambda: 99, journal=ledger)
     topic = engine.topic("t", NOW)
     subscribe(topic.channel("c", NOW), sample_rate=1)
-    topic.publish(numbered(1, 2), NOW)
+    publish(topic, numbered(1, 2))
     assert engine.deliver(NOW) == []
     assert engine.next_at is None
     assert not ledger.rows("t", "c")

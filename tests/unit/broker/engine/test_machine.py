@@ -28,6 +28,7 @@ class InMemory(Rules):
             used += topic.check(self.rows(topic))
             for channel in topic.channels.values():
                 used += channel.check(self.rows(channel))
+        used += sum(each.size for each in self.unstored)
         assert self.engine.memory.used == used
 
     @invariant()
@@ -100,23 +101,51 @@ class Journaled(InMemory):
         super().__init__()
         self.ledger = Ledger()
 
+    @precondition(lambda self: self.unstored)
+    @rule(stored=st.sampled_from([True, True, False]))
+    def store_one(self, stored: bool) -> None:
+        """Let the oldest publication be stored, or refused."""
+        self.taken += self.engine.take_unstored()
+        publication = self.taken.pop(0)
+        expected = self.unstored.pop(0)
+        if stored:
+            self.engine.stored([publication], self.now)
+            self.accept(expected.topic, expected.copies, expected.channels)
+        else:
+            self.ledger.refuse(copy.id for copy in expected.copies)
+            self.engine.refused([publication])
+
+    @precondition(lambda self: self.unstored)
+    @rule()
+    def store_all(self) -> None:
+        while self.unstored:
+            self.store_one(stored=True)
+
     @precondition(lambda self: self.ledger.asked)
-    @rule(late=st.booleans(), most=st.sampled_from([1, 2, 100]))
-    def answer(self, late: bool, most: int) -> None:
-        self.ledger.answer(self.engine, late=late, most=most)
+    @rule(late=st.booleans(), most=st.sampled_from([1, 2, 100]), stored=st.booleans())
+    def answer(self, late: bool, most: int, stored: bool) -> None:
+        # What was put before the page was asked for is stored by now, or refused.
+        last_id = self.ledger.asked[0].last_id
+        while self.unstored and self.unstored[0].copies[0].id <= last_id:
+            self.store_one(stored=stored)
+        self.ledger.answer(self.engine, late=late, most=most, unstored=self.unstored_ids())
 
     def answer_all(self) -> bool:
-        asked = bool(self.ledger.asked)
+        asked = bool(self.ledger.asked or self.unstored)
+        self.store_all()
         while self.ledger.asked:
             self.ledger.answer(self.engine)
         return asked
 
-    @rule(graceful=st.booleans())
-    def restart(self, graceful: bool) -> None:
+    @rule(graceful=st.booleans(), stored=st.integers(0, 3))
+    def restart(self, graceful: bool, stored: int) -> None:
         if graceful:
             self.engine.recall(self.now)
             for copy in [copy for channel in self.channels() for copy in channel.in_flight()]:
                 copy.again(self.now, self.now)
+        while self.unstored:
+            self.store_one(stored=stored > 0)
+            stored -= 1
         self.now += SECOND  # or ids of what is not kept could be given out again
         self.engine = self.new_engine()
         self.ledger.restore(self.engine, self.now)

@@ -14,6 +14,7 @@ from tests.unit.broker.engine.parts import (
     bodies,
     deliver,
     numbered,
+    publish,
     settle,
     subscribe,
 )
@@ -35,7 +36,7 @@ def test_what_was_not_finished_is_delivered_again(ledger: Ledger) -> None:
     topic = engine.topic("t", NOW)
     channel = topic.channel("c", NOW)
     subscriber = subscribe(channel, 3)
-    topic.publish(numbered(*range(6)), NOW)
+    publish(topic, numbered(*range(6)), NOW)
     finished, _, requeued = deliver(engine)
     channel.finish(subscriber, [finished.id])
     channel.requeue(subscriber, requeued.id, 0, NOW)
@@ -56,7 +57,7 @@ def test_a_server_that_stops_takes_back_what_is_in_flight_with_its_attempts(
     topic = engine.topic("t", NOW)
     channel = topic.channel("c", NOW)
     gone, subscriber = subscribe(channel, 1), subscribe(channel, 1)
-    topic.publish(numbered(1, 2, 3), NOW)
+    publish(topic, numbered(1, 2, 3), NOW)
     engine.deliver(NOW)
     channel.remove(gone)
     engine.recall(NOW)
@@ -72,8 +73,8 @@ def test_a_server_that_stops_takes_back_what_is_in_flight_with_its_attempts(
 def test_what_was_put_off_comes_at_its_time_or_at_once_if_that_is_over(ledger: Ledger) -> None:
     engine = Engine(journal=ledger)
     topic = engine.topic("t", NOW)
-    topic.publish(numbered(1), NOW, delay=2 * SECOND)
-    topic.publish(numbered(2), NOW, delay=9 * SECOND)
+    publish(topic, numbered(1), NOW, delay=2 * SECOND)
+    publish(topic, numbered(2), NOW, delay=9 * SECOND)
     topic.channel("c", NOW)
 
     engine = go_on(ledger, NOW + 5 * SECOND)
@@ -89,13 +90,13 @@ def test_what_was_put_off_comes_at_its_time_or_at_once_if_that_is_over(ledger: L
 def test_a_topic_without_a_channel_has_its_messages_again(ledger: Ledger) -> None:
     engine = Engine(journal=ledger)
     topic = engine.topic("t", NOW)
-    topic.publish(numbered(1, 2), NOW)
-    topic.publish(numbered(3), NOW, delay=SECOND)
+    publish(topic, numbered(1, 2), NOW)
+    publish(topic, numbered(3), NOW, delay=SECOND)
 
     engine = go_on(ledger, NOW + SECOND)
     topic = engine.topics["t"]
     assert (topic.depth, topic.backend_depth, topic.message_count) == (3, 2, 0)
-    topic.publish(numbered(4), NOW + SECOND)
+    publish(topic, numbered(4), NOW + SECOND)
     subscribe(topic.channel("c", NOW + SECOND))
     assert {entry.body for entry in settle(engine, ledger)} == {b"1", b"2", b"3", b"4"}
 
@@ -103,8 +104,8 @@ def test_a_topic_without_a_channel_has_its_messages_again(ledger: Ledger) -> Non
 def test_what_was_forgotten_does_not_come_again(ledger: Ledger) -> None:
     engine = Engine(journal=ledger)
     for name in ("t", "u"):
-        engine.topic(name, NOW).publish(numbered(1), NOW)
-        engine.topic(name, NOW).publish(numbered(2), NOW, delay=SECOND)
+        publish(engine.topic(name, NOW), numbered(1), NOW)
+        publish(engine.topic(name, NOW), numbered(2), NOW, delay=SECOND)
     engine.topics["t"].empty()
     engine.topics["u"].channel("c", NOW).empty()
 
@@ -117,7 +118,7 @@ def test_what_was_forgotten_does_not_come_again(ledger: Ledger) -> None:
 def test_the_first_page_is_asked_for_before_anybody_wants_it(ledger: Ledger) -> None:
     engine = Engine(journal=ledger)
     engine.topic("t", NOW).channel("c", NOW)
-    engine.topics["t"].publish(numbered(1), NOW)
+    publish(engine.topics["t"], numbered(1), NOW)
 
     engine = go_on(ledger)
     assert engine.deliver(NOW) == []
@@ -134,7 +135,7 @@ def test_pauses_are_kept(ledger: Ledger) -> None:
         topic.channels["going"].unpause()
         topic.pause()
     engine.topics["going"].unpause(NOW)
-    engine.topics["paused"].publish(numbered(1), NOW)
+    publish(engine.topics["paused"], numbered(1), NOW)
 
     engine = go_on(ledger)
     for name, topic in engine.topics.items():
@@ -153,7 +154,7 @@ def test_nothing_ephemeral_is_kept(ledger: Ledger) -> None:
     engine.topic("t", NOW).channel("c#ephemeral", NOW)
     engine.topic("t#ephemeral", NOW).channel("c", NOW)
     for topic in engine.topics.values():
-        topic.publish(numbered(1), NOW)
+        publish(topic, numbered(1), NOW)
     engine = go_on(ledger)
     assert [*engine.topics] == ["t"]
     assert engine.topics["t"].channels == {}
@@ -161,13 +162,13 @@ def test_nothing_ephemeral_is_kept(ledger: Ledger) -> None:
 
 def test_ids_and_places_go_on_where_they_were(ledger: Ledger) -> None:
     engine = Engine(journal=ledger)
-    engine.topic("t", NOW).publish(numbered(*range(5000)), NOW)
+    publish(engine.topic("t", NOW), numbered(*range(5000)), NOW)
     engine.topic("gone", NOW)
     engine.delete_topic("gone")
     last = ledger.last_id
 
     engine = go_on(ledger)
-    engine.topic("t", NOW).publish(numbered(1), NOW)
+    publish(engine.topic("t", NOW), numbered(1), NOW)
     assert ledger.last_id > last
     assert engine.topic("u", NOW).place == 3
 
@@ -185,8 +186,8 @@ def test_what_a_topic_had_for_channels_it_could_not_give_it_to_goes_to_them(
     engine = Engine(journal=ledger)
     engine.topic("t", NOW).pause()
     engine.topics["t"].channel("c", NOW)
-    engine.topics["t"].publish(numbered(1), NOW)
-    engine.topics["t"].publish(numbered(2), NOW, delay=1)
+    publish(engine.topics["t"], numbered(1), NOW)
+    publish(engine.topics["t"], numbered(2), NOW, delay=1)
     for place in ledger.places.values():
         place.paused = False
 
@@ -210,7 +211,7 @@ def test_without_a_journal_a_killed_server_knows_its_topics_and_channels_but_no_
     topic.channel("c#ephemeral", NOW)
     engine.topic("u", NOW).pause()
     engine.topic("e#ephemeral", NOW).channel("c", NOW)
-    topic.publish(numbered(1), NOW)
+    publish(topic, numbered(1), NOW)
     [before] = [entry.id for entry in topic.channels["going"]._backlog.ready]
 
     engine = engine.without_messages()
@@ -221,6 +222,6 @@ def test_without_a_journal_a_killed_server_knows_its_topics_and_channels_but_no_
     assert [each.paused for each in topic.channels.values()] == [False, True]
     assert (topic.paused, engine.topics["u"].paused) == (False, True)
     subscribe(topic.channels["going"])
-    topic.publish(numbered(2), NOW)
+    publish(topic, numbered(2), NOW)
     [entry] = deliver(engine)
     assert (entry.body, entry.id > before) == (b"2", True)

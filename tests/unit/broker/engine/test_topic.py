@@ -15,6 +15,7 @@ from tests.unit.broker.engine.parts import (
     bodies,
     deliver,
     numbered,
+    publish,
     settle,
     subscribe,
 )
@@ -167,7 +168,7 @@ def test_with_a_journal_only_what_is_put_off_needs_memory() -> None:
     topic = engine.topic("t", NOW)
     subscribe(topic.channel("c", NOW))
     for number in range(5):
-        topic.publish(numbered(number), NOW)
+        publish(topic, numbered(number))
     with pytest.raises(Full):
         topic.publish(numbered(6), NOW, delay=SECOND)
     with pytest.raises(Full):

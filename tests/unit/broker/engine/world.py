@@ -11,8 +11,14 @@ from hypothesis.stateful import RuleBasedStateMachine
 from nsqflow.broker.engine import channel as channel_module
 from nsqflow.broker.engine import engine as engine_module
 from nsqflow.broker.engine.engine import Engine, Listener
+from nsqflow.broker.engine.publication import Publication
 from nsqflow.broker.engine.subscriber import Subscriber
-from tests.unit.broker.engine.expected import Copy, ExpectedChannel, ExpectedTopic
+from tests.unit.broker.engine.expected import (
+    Copy,
+    ExpectedChannel,
+    ExpectedPublication,
+    ExpectedTopic,
+)
 from tests.unit.broker.engine.ledger import Ledger, Row
 
 SECOND = 10**9
@@ -59,6 +65,10 @@ class World(RuleBasedStateMachine):
         self.listener = Names()
         self.ledger: Ledger | None = None
         self.last_id = b""
+        self.unstored: list[ExpectedPublication] = []
+        """What was published to what is kept and is not known to be stored, the oldest first."""
+        self.taken: list[Publication] = []
+        """Those of them that were taken from the engine."""
 
     def new_engine(self) -> Engine:
         return Engine(
@@ -83,7 +93,13 @@ class World(RuleBasedStateMachine):
     def rows(self, at: ExpectedTopic | ExpectedChannel) -> dict[bytes, Row] | None:
         if self.ledger is None or not at.kept:
             return None
-        return self.ledger.places[at.real.place].rows
+        rows = self.ledger.places[at.real.place].rows
+        unstored = {copy.id for each in self.unstored if each.goes_to(at) for copy in each.copies}
+        assert unstored <= rows.keys()
+        return {id: row for id, row in rows.items() if id not in unstored}
+
+    def unstored_ids(self) -> set[bytes]:
+        return {copy.id for each in self.unstored for copy in each.copies}
 
     def everything(self) -> list[ExpectedTopic | ExpectedChannel]:
         return [*self.topics.values(), *self.channels()]
@@ -136,6 +152,23 @@ class World(RuleBasedStateMachine):
             missing = 0 if channel.kept else len(topic.copies) - len(first)
             self.arrive(channel, first if missing else [*topic.copies.values()], missing)
         topic.copies.clear()
+        for publication in self.unstored:
+            publication.spread(topic)
+
+    def accept(
+        self, topic: ExpectedTopic, copies: list[Copy], to: list[ExpectedChannel] | None
+    ) -> None:
+        """Have messages in the queues."""
+        topic.message_count += len(copies)
+        topic.message_bytes += sum(len(copy.body) for copy in copies)
+        if to is None:
+            self.stay(topic, copies)
+        for channel in to or ():
+            self.arrive(channel, copies, spilled=0)
+
+    def forget_unstored(self, at: ExpectedTopic | ExpectedChannel) -> None:
+        for publication in self.unstored:
+            publication.forget(at)
 
     def arrive(self, channel: ExpectedChannel, copies: list[Copy], spilled: int) -> None:
         channel.message_count += len(copies) + spilled
@@ -175,12 +208,16 @@ class World(RuleBasedStateMachine):
     def channel_is_gone(self, channel: ExpectedChannel) -> None:
         topic = self.topics[channel.real.topic]
         del topic.channels[channel.real.name]
+        self.forget_unstored(channel)
         self.turn_out(channel.subscribers)
         if topic.ephemeral and not topic.channels:
             self.topic_is_gone(topic.real.name)
 
     def topic_is_gone(self, name: str) -> None:
         topic = self.topics.pop(name)
+        self.forget_unstored(topic)
+        for channel in topic.channels.values():
+            self.forget_unstored(channel)
         self.turn_out([each for channel in topic.channels.values() for each in channel.subscribers])
 
     def turn_out(self, subscribers: list[Subscriber]) -> None:

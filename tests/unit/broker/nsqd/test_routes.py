@@ -106,13 +106,15 @@ async def test_a_pause_that_was_answered_outlives_a_crash(tmp_path: Path) -> Non
 
 @asynchronous
 async def test_a_publish_that_could_not_be_stored_is_refused(
-    monkeypatch: pytest.MonkeyPatch,
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    async with make_nsqd() as nsqd:
+    async with make_nsqd(data_path=str(tmp_path)) as nsqd:
         _fail_to_store(nsqd, monkeypatch)
         gone = refused(503, "EXITING")
         assert await post(nsqd, "/pub", b"x", topic="t") == gone
         assert await post(nsqd, "/mpub", b"x", topic="t") == gone
+        # It is never stored, so that this can't fail.
+        assert await post(nsqd, "/pub", b"x", topic="t#ephemeral") == OK
 
 
 @pytest.mark.parametrize(("path", "query"), ADMINISTRATION)

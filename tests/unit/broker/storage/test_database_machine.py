@@ -156,7 +156,7 @@ class Storage(RuleBasedStateMachine):
     def _ids(self, place: int) -> st.SearchStrategy[bytes]:
         """Mostly such as are there."""
         known = sorted(self.messages.get(place, {}))
-        unknown = st.integers(0, self.last + 1).map(id_of)
+        unknown = st.integers(0, self.last).map(id_of)
         return st.sampled_from(known) | unknown if known else unknown
 
 

@@ -41,41 +41,13 @@ def test_messages_that_are_finished_one_by_one_are_owed_together() -> None:
     assert owed(*(Finish(1, [id]) for id in ids)) == [Finish(1, ids)]
 
 
-def test_what_becomes_of_messages_that_were_refused_is_not_owed() -> None:
-    pause = Pause(1, True)
-    assert owed(
-        pause,
-        put(1, 10, 11),
-        put(2, 12),
-        Finish(1, [id_of(10)]),
-        Finish(1, [id_of(9), id_of(11)]),
-        Requeue(2, id_of(12), 1, 1),
-    ) == [pause, Finish(1, [id_of(9)])]
-    # Also when they came together.
+def test_what_is_paid_is_owed_no_more() -> None:
     debt = Debt()
-    debt.add([put(1, 10), Finish(1, [id_of(10)]), Finish(1, [id_of(9)])])
-    assert debt.changes() == [Finish(1, [id_of(9)])]
-
-
-def test_a_message_that_came_after_the_debt_was_paid_is_not_taken_for_a_refused_one() -> None:
-    debt = Debt()
-    debt.add([Pause(1, True), put(1, 10)])
+    debt.add([Pause(1, True), put(1, 10), Finish(1, [id_of(9)])])
+    assert debt
     debt.clear()
     assert not debt
-    debt.add([Finish(1, [id_of(11)])])
-    assert debt.changes() == [Finish(1, [id_of(11)])]
-
-    debt = Debt()
-    load = Load(1, b"", 9)
-    debt.add([load, put(1, 10)])
-    debt.forget([load])
-    debt.add([Finish(1, [id_of(11)])])
-    assert debt.changes() == [Finish(1, [id_of(11)])]
-
-
-def test_a_message_that_came_when_nothing_was_owed_is_not_taken_for_a_refused_one() -> None:
-    # Only the first was too large.
-    assert owed(put(1, 10), Finish(1, [id_of(11)])) == [Finish(1, [id_of(11)])]
+    assert debt.changes() == []
 
 
 def test_of_a_place_only_what_counts_is_owed() -> None:

@@ -24,14 +24,8 @@ class Desk:
     def __init__(self, path: Path) -> None:
         self.pages: list[Page] = []
         self.failures: list[Exception] = []
-        self.lost: list[Page] = []
         self.loop_thread = threading.get_ident()
-        self.store = Store(
-            path,
-            on_page=self.take_page,
-            on_failure=self.failures.append,
-            on_lost=lambda place, ids: self.lost.append((place, ids)),
-        )
+        self.store = Store(path, on_page=self.take_page, on_failure=self.failures.append)
 
     def take_page(self, place: int, found: list[Entry]) -> None:
         assert threading.get_ident() == self.loop_thread
@@ -183,7 +177,6 @@ async def test_a_full_disk_fails_what_does_not_fit_and_nothing_else(tmp_path: Pa
     assert await desk.commit() is None
     assert [number for number, error in enumerate(outcomes) if error] == [40, 60]
     assert {type(error) for error in desk.failures} == {StorageError}
-    assert desk.lost == [(1, [id_of(40)]), (1, [id_of(60)])]
     await desk.store.close()
     small = [number for number in range(100) if number not in (40, 60)]
     assert stored_in(tmp_path) == {1: rows(1, small, body=b"small")}
@@ -212,23 +205,38 @@ async def test_what_is_owed_is_tried_again_by_itself(
 
 
 @asynchronous
-async def test_what_is_lost_is_told_before_its_unit_has_failed(tmp_path: Path) -> None:
+async def test_a_unit_of_which_one_message_cannot_be_stored_fails_alone_and_as_a_whole(
+    tmp_path: Path,
+) -> None:
     desk = open_desk(tmp_path)
-    told: list[object] = []
-    desk.lost = told  # type: ignore[assignment]
+    outcomes: list[type] = []
     desk.store.create(1, "t", None)
     desk.store.create(2, "t", "c")
     desk.store.put(1, entries([1, 2]))
     desk.store.put(2, entries([1, 2]))
     desk.store.finish(2, [id_of(0)])
     desk.store.put(2, [Entry(id_of(3), 0, b"", due=2**64)])
-    desk.store.commit(lambda error: told.append(type(error)))
+    desk.store.commit(lambda error: outcomes.append(type(error)))
     desk.store.put(2, entries([4]))
-    desk.store.commit(lambda error: told.append(error))
+    desk.store.commit(lambda error: outcomes.append(type(error)))
     await desk.store.close()
-    both = [id_of(1), id_of(2)]
-    assert told == [(1, both), (2, both), (2, [id_of(3)]), StorageError, None]
+    assert outcomes == [StorageError, type(None)]
     assert stored_in(tmp_path) == {1: [], 2: rows(2, [4])}
+
+
+@asynchronous
+async def test_a_page_comes_after_the_outcome_of_all_that_it_may_have(tmp_path: Path) -> None:
+    desk = open_desk(tmp_path)
+    order: list[object] = []
+    desk.pages = order  # type: ignore[assignment]
+    desk.store.create(1, "t", None)
+    desk.store.put(1, entries([1]))
+    desk.store.commit(lambda error: order.append(error))
+    desk.store.put(1, entries([2]))
+    desk.store.load(1, b"", 10)
+    desk.store.commit(lambda error: order.append(error))
+    await desk.store.close()
+    assert order == [None, None, (1, [id_of(1), id_of(2)])]
 
 
 @asynchronous
