@@ -149,9 +149,42 @@ MPUB = {
         several(b"hello", b"you")[20:],
         OK,
     ),
-    "the size of the body is believed only where it is refused": (
+    "a body larger than its messages": (
         MAGIC + b"MPUB {topic}\n" + size(999) + several(b"a", b"b")[4:],
         OK,
+        b"MPUB {topic}\n" + size(999) + several(b"a", b"b")[4:],
+        OK,
+    ),
+    "the sum of the bodies for the size of the whole, as some clients send it": (
+        MAGIC + b"MPUB {topic}\n" + size(8) + several(b"hello", b"you")[4:],
+        OK,
+        b"MPUB {topic}\n" + size(1) + several(b"a")[4:] + b"PUB {topic}\n" + sized(b"b"),
+        OK,
+        OK,
+        b"SUB {topic} ch\n",
+        OK,
+        b"RDY 4\n",
+        Delivery(b"hello"),
+        Delivery(b"you"),
+        Delivery(b"a"),
+        Delivery(b"b"),
+    ),
+    "the largest sum of the bodies for the size of the whole": (
+        MAGIC + b"MPUB {topic}\n" + size(1000) + several(*[LARGEST] * 10)[4:],
+        OK,
+    ),
+    "bytes after the messages are the next command": (
+        MAGIC + b"MPUB {topic}\n" + size(16) + several(b"a")[4:] + b"HELLO\n",
+        OK,
+        error("E_INVALID invalid command HELLO"),
+        CLOSED,
+    ),
+    "bodies that are larger than the largest body, with a smaller size before them": (
+        MAGIC + b"MPUB {topic}\n" + size(1000) + several(*[LARGEST] * 11)[4:],
+        OK,
+    ),
+    "a small size does not excuse a bad count": refused(
+        b"MPUB {topic}\n" + size(1) + size(0), "E_BAD_BODY MPUB invalid message count 0"
     ),
     "a partition is ignored": (MAGIC + b"MPUB {topic} 0\n" + several(b"a"), OK),
     "no topic": refused(b"MPUB\n", "E_INVALID MPUB insufficient number of parameters"),

@@ -66,7 +66,6 @@ ERRORS = [
     (identify, "000000c8", "E_BAD_BODY IDENTIFY body too big 200 > 199"),
     (batch, "00000000", "E_BAD_BODY MPUB invalid body size 0"),
     (batch, "ffffffff", "E_BAD_BODY MPUB invalid body size -1"),
-    (batch, "00000003", "E_BAD_BODY MPUB invalid body size 3"),  # not even a count
     (batch, "000000c8", "E_BAD_BODY MPUB body too big 200 > 199"),
     (batch, "00000009 00000000", "E_BAD_BODY MPUB invalid message count 0"),
     (batch, "00000009 ffffffff", "E_BAD_BODY MPUB invalid message count -1"),
@@ -78,18 +77,11 @@ ERRORS = [
     ),
     (batch, "00000012 00000002 fffffffe", "E_BAD_MESSAGE MPUB invalid message(0) body size -2"),
     (batch, "000000c7 00000001 00000065", "E_BAD_MESSAGE MPUB message too big 101 > 100"),
-    # nsqd reads on beyond the size announced; this is where we are stricter.
-    (batch, "00000009 00000001 00000002", "E_BAD_BODY MPUB messages exceed the body's size"),
+    # nsqd has no bound for the bodies of all messages; this is where we are stricter.
     (
         batch,
-        "00000009 00000002 00000001 61 00000001",
-        "E_BAD_BODY MPUB messages exceed the body's size",
-    ),
-    (batch, "00000004 00000001 00000001", "E_BAD_BODY MPUB messages exceed the body's size"),
-    (
-        batch,
-        "0000000c 00000001 00000001 61",
-        "E_BAD_BODY MPUB body has 3 bytes behind its messages",
+        f"00000001 00000003 00000064 {'61' * 100} 00000063 {'61' * 99} 00000001",
+        "E_BAD_BODY MPUB body too big 200 > 199",
     ),
 ]
 
@@ -105,6 +97,24 @@ def test_a_bad_body_is_refused_as_soon_as_nsqd_would_know(
     with pytest.raises(RemoteProtocolError) as caught:
         read(make(), *parts)
     assert str(caught.value) == complaint
+
+
+@pytest.mark.parametrize("announced", [1, 4, 9, 13, 100, 199])
+def test_the_messages_of_a_batch_say_where_it_ends_whatever_size_was_announced(
+    announced: int,
+) -> None:
+    buffer, body = ReceiveBuffer(), batch()
+    messages = bytes.fromhex("00000002 00000001 61 00000002 6263")
+    buffer.feed(announced.to_bytes(4, "big") + messages + b"NOP\n")
+    assert buffer.ready()
+    assert body.read(buffer, LIMITS) == Mpub("t", [b"a", b"bc"])
+    assert len(buffer) == len(b"NOP\n")
+
+
+def test_the_bodies_of_a_batch_may_have_the_largest_size_beside_their_own_sizes() -> None:
+    items = [b"x" * 100, b"x" * 99]
+    data = b"".join(len(item).to_bytes(4, "big") + item for item in items)
+    assert read(batch(), bytes.fromhex("000000c7 00000002") + data) == Mpub("t", items)
 
 
 def test_as_many_messages_as_nsqd_allows_are_taken() -> None:

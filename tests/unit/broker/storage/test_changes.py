@@ -14,7 +14,7 @@ def test_the_changes_of_one_run_are_written_together() -> None:
     assert batch.finished == {1: [id_of(0), id_of(1)]}
     assert batch.last_id == id_of(3)
     batch.clear()
-    assert not (batch.put or batch.finished or batch.requeued)
+    assert (batch.put, batch.finished, batch.requeued) == ([], {}, {})
     assert batch.last_id == id_of(3), "it stays"
 
 
