@@ -80,7 +80,7 @@ def test_each_daemon_tells_its_flags_and_its_version(
     assert main([verb, "-help"]) == 0
     assert capsys.readouterr().out.startswith(f"Usage of {verb}:\n")
     assert main([verb, "--version"]) == 0
-    assert capsys.readouterr().out.startswith(f"{verb} v1.3.0+nsqflow (Python 3.")
+    assert capsys.readouterr().out.startswith(f"{verb} v1.3.0-nsqflow (built w/python3.")
 
 
 @pytest.mark.parametrize("verb", ["nsqd", "nsqlookupd"])

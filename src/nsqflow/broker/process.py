@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from nsqflow.broker.flags import D, FlagError, Flags, nsqd_flags, nsqlookupd_flags
 from nsqflow.broker.options import LookupdOptions, NsqdOptions
-from nsqflow.broker.version import VERSION
+from nsqflow.broker.version import describe
 from nsqflow.errors import ConfigError, NsqError
 
 if TYPE_CHECKING:
@@ -115,7 +115,7 @@ def _run(flags: Flags[D], arguments: Sequence[str], create: Callable[[D], Daemon
         print(flags.usage(), end="")
         return OK
     if given.get("version"):
-        print(f"{flags.program} v{VERSION} (Python {sys.version.split()[0]})")
+        print(describe(flags.program))
         return OK
     try:
         options, warnings = flags.options(given)

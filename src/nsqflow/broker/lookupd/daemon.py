@@ -14,7 +14,7 @@ from nsqflow.broker.lookupd.connection import LookupConnection, Terms
 from nsqflow.broker.lookupd.registry import Registry
 from nsqflow.broker.lookupd.routes import Routes
 from nsqflow.broker.options import LookupdOptions
-from nsqflow.broker.version import VERSION
+from nsqflow.broker.version import VERSION, describe
 from nsqflow.errors import LocalProtocolError
 from nsqflow.http.guests import Guests
 from nsqflow.http.server import HttpServer
@@ -69,7 +69,7 @@ class Nsqlookupd:
         if self._started:
             raise LocalProtocolError("an Nsqlookupd starts only once; make a new one")
         self._started = True
-        logger.info("nsqlookupd v%s (in Python)", VERSION)
+        logger.info("%s", describe("nsqlookupd"))
         try:
             # HTTP first: each nsqd is told both ports.
             await self._open("HTTP", self.options.http_address, self._http)

@@ -27,7 +27,7 @@ from nsqflow.broker.nsqd.routes import http_server
 from nsqflow.broker.options import NsqdOptions
 from nsqflow.broker.storage.store import Store
 from nsqflow.broker.tls import client_context, server_context
-from nsqflow.broker.version import VERSION
+from nsqflow.broker.version import describe
 from nsqflow.http.server import HttpServer
 from nsqflow.protocol import Limits
 
@@ -136,7 +136,8 @@ class Nsqd(Listener):
 
     async def start(self) -> None:
         """Have again what was stored, and open the doors."""
-        _log.info("nsqd v%s (in Python), ID: %d", VERSION, self.options.node_id)
+        _log.info("%s", describe("nsqd"))
+        _log.info("ID: %d", self.options.node_id)
         try:
             if self._store is not None:
                 await self._restore(self._store)
@@ -151,6 +152,9 @@ class Nsqd(Listener):
         """Close all doors and connections; what is in memory stays in the engine."""
         self._close_doors()
         await self._see_off(Client.close)
+        # With its last client an ephemeral channel is gone: nsqlookupd must know before we are.
+        await self.lookup_peers.flush()
+        await self.lookup_peers.close()
         self.engine.recall(self.now())
         self._pump.stop()
         if self._store is not None:
@@ -163,6 +167,7 @@ class Nsqd(Listener):
         if self._store is not None:
             self._store.abandon()
         self._pump.stop()
+        await self.lookup_peers.close()
         await self._see_off(Client.abort)
 
     async def __aenter__(self) -> Self:
@@ -278,7 +283,6 @@ class Nsqd(Listener):
             end(client)
         for server in self._http_servers:
             await server.close()
-        await self.lookup_peers.close()
         for task in [*self._tasks]:
             task.cancel()
             await asyncio.wait([task])
