@@ -8,6 +8,7 @@ slowly, for ever.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import socket
 from collections.abc import Iterable, Sequence
@@ -42,6 +43,7 @@ MOST_CHANGES = 10_000  # that may wait; beyond them it is as cheap to say all an
 
 _FIRST_DELAY = 0.25  # seconds until it is tried again; then twice as many
 _MOST_DELAY = 5.0
+_FLUSH_TIMEOUT = 1.0  # seconds for the last changes to be answered
 _MAX_ANSWER = 4 * 1024 * 1024  # bytes of a list of channels
 
 
@@ -108,6 +110,13 @@ class LookupPeers:
         names = dict.fromkeys(name for names in answers for name in names)
         return [name for name in names if is_valid_name(name) and not is_ephemeral(name)]
 
+    async def flush(self) -> None:
+        """Wait until those that are connected have answered to all changes, up to a second."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(_FLUSH_TIMEOUT):
+                for peer in [*self._peers.values()]:
+                    await peer.informed.wait()
+
     async def close(self) -> None:
         """Drop all connections, by which nsqlookupd forgets us; wait until they are closed."""
         _log.info("LOOKUP: closing")
@@ -151,6 +160,9 @@ class LookupPeer:
         """Who it says that it is, once it has."""
         self.registered = asyncio.Event()
         """It has heard of all topics and channels at least once."""
+        self.informed = asyncio.Event()
+        """It has answered to every change, or is not connected."""
+        self.informed.set()
         self._target = target
         self._nsqd = nsqd
         self._ping_interval = ping_interval
@@ -175,6 +187,7 @@ class LookupPeer:
         what = "channel" if command.channel else "topic"
         _log.info("LOOKUPD(%s): %s %s", self.address, what, _text(command))
         self._changes.append(command)
+        self.informed.clear()
         self._news.set()
         if len(self._changes) > MOST_CHANGES:
             self._link.end(NetworkError(f"more than {MOST_CHANGES} changes wait for an answer"))
@@ -226,6 +239,8 @@ class LookupPeer:
         while True:
             await link.ask(commands)
             self.registered.set()
+            if not self._changes:
+                self.informed.set()
             await self._wait_until(ping_at)
             commands, self._changes = self._changes, []
             # However much else is said: nsqlookupd takes only this for a sign of life.
@@ -255,6 +270,7 @@ class LookupPeer:
     def _forget(self) -> None:
         self._link = None
         self._changes.clear()
+        self.informed.set()
 
 
 def _text(command: Register) -> str:

@@ -185,6 +185,33 @@ async def test_nsqlookupd_forgets_it_when_it_stops(nsqlookupd: Nsqlookupd) -> No
 
 
 @asynchronous
+async def test_it_hears_of_the_last_changes_before_it_is_left() -> None:
+    topic = new_name()
+    async with ScriptedPeer() as peer:
+        nsqd = make_nsqd(lookupd_tcp_address=peer.address)
+        async with nsqd:
+            await nsqd.lookup_peers.registered()
+            nsqd.engine.topic(topic, nsqd.now())
+        await peer.heard(nsq.Register(topic))
+
+
+@asynchronous
+async def test_one_that_hangs_is_not_waited_for_when_it_stops(
+    nsqlookupd: Nsqlookupd, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(lookup_peer, "_FLUSH_TIMEOUT", 0.01)
+    async with Proxy(nsqlookupd.tcp_address) as proxy:
+        nsqd = make_nsqd(lookupd_tcp_address=proxy.address)
+        impatient(nsqd)
+        async with asyncio.timeout(PATIENCE):
+            async with nsqd:
+                await nsqd.lookup_peers.registered()
+                proxy.hang()
+                nsqd.engine.topic(new_name(), nsqd.now())
+        proxy.resume()
+
+
+@asynchronous
 async def test_a_restarted_nsqlookupd_is_told_all_anew() -> None:
     topic, late = new_name(), new_name("late")
     with start_nsqlookupd() as first:
