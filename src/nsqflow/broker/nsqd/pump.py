@@ -92,7 +92,7 @@ class Pump:
                 except Exception:  # of one client: the others must have their answers
                     _log.exception("failed to answer")
 
-        store.commit(done if waiting or published else None)
+        store.commit(done if waiting or published else None, len(waiting))
 
     def _set_timer(self, now: int) -> None:
         at = self._engine.next_at

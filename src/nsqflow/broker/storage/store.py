@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-import queue
 import threading
+import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -27,11 +27,14 @@ from nsqflow.broker.storage.changes import (
 from nsqflow.broker.storage.database import Contents, Database
 from nsqflow.broker.storage.lock import Lock
 from nsqflow.broker.storage.schema import StorageError
+from nsqflow.broker.storage.unit_queue import UnitQueue
 from nsqflow.broker.storage.writer import Done, Outcome, Unit, Writer
 
 logger = logging.getLogger(__name__)
 
 _RETRY = 1.0  # seconds until what is owed is tried again
+_LINGER = 0.02  # seconds for which what is finished or requeued waits for other changes
+_MAX_LINGERING = 1000  # changes of these
 _INTERRUPT = 0.01  # seconds between two tries to end what the thread is doing
 
 
@@ -39,7 +42,9 @@ class Store(Journal):
     """The journal of an engine, on disk.
 
     What is taken down is gathered until ``commit``. While the thread waits for the disk more
-    such units come together, and the next transaction takes all of them.
+    such units come together, and the next transaction takes all of them. What is finished or
+    requeued is waited for by no one: it goes along with the next unit of another kind, or after
+    a short time, as a transaction of its own would hold up the next publish for a whole sync.
 
     ``on_page(place, entries)`` answers each ``load`` once, with fewer than were asked for if
     they are large or many, and after the outcome of every unit whose messages it may have;
@@ -58,7 +63,9 @@ class Store(Journal):
         self._on_page = on_page
         self._on_failure = on_failure
         self._gathered = Unit([])
-        self._units: queue.SimpleQueue[Unit | None] = queue.SimpleQueue()  # None: the end
+        self._urgent = False  # what is gathered must not linger
+        self._linger: asyncio.TimerHandle | None = None
+        self._units = UnitQueue()
         self._files: tuple[Lock, Database] | None = None  # from open to the end
         self._thread: threading.Thread | None = None
         self._closing = False
@@ -84,22 +91,23 @@ class Store(Journal):
             undo.pop_all()
         return contents
 
-    def commit(self, done: Done | None = None) -> None:
+    def commit(self, done: Done | None = None, waiting: int = 1) -> None:
         """Store what was taken down since the last call, as a whole.
 
         ``done(None)`` says that it is safe; ``done(error)`` that its new messages are not. All
-        else that it says is tried again until it succeeds.
+        else that it says is tried again until it succeeds. ``waiting`` is the number of those
+        that wait for it.
         """
-        unit, self._gathered = self._gathered, Unit([])
         if self._abandoned:
+            self._gathered.changes.clear()
             return
         if self._files is None or self._closing:
             raise StorageError(f"the store in {self._path} is not open")
-        if unit.changes or done is not None:
-            if self._thread is None:
-                self._begin(*self._files)
-            unit.done = done
-            self._units.put(unit)
+        changes = self._gathered.changes
+        if done is not None or self._urgent or len(changes) > _MAX_LINGERING:
+            self._commit(done, waiting)
+        elif changes and self._linger is None:
+            self._linger = asyncio.get_running_loop().call_later(_LINGER, self._commit)
 
     async def close(self) -> None:
         """Store what is left, and end the thread; call it in the loop of the commits."""
@@ -107,9 +115,9 @@ class Store(Journal):
             self._closing = True
             return
         if not self._closing:
-            self.commit()
+            self._commit()
             self._closing = True
-            self._units.put(None)
+            self._units.end()
         if self._thread is None:
             self._end(*self._files)
         else:
@@ -120,13 +128,14 @@ class Store(Journal):
     def abandon(self) -> None:
         """End as a crash would: what is not stored by now is dropped, and nobody is told."""
         self._abandoned = True
+        self._stop_lingering()
         if self._files is None:
             return
         lock, database = self._files
         if self._thread is None:
             self._end(lock, database)
         else:
-            self._units.put(None)
+            self._units.end()
             while self._thread.is_alive():
                 database.interrupt()
                 self._thread.join(_INTERRUPT)
@@ -157,11 +166,11 @@ class Store(Journal):
 
     def finish(self, place: int, ids: Sequence[bytes]) -> None:
         """Forget messages that are done with."""
-        self._gather(Finish(place, tuple(ids)))
+        self._gathered.changes.append(Finish(place, tuple(ids)))
 
     def requeue(self, place: int, id: bytes, attempts: int, due: int) -> None:
         """Note that a message comes again, and from when on."""
-        self._gather(Requeue(place, id, attempts, due))
+        self._gathered.changes.append(Requeue(place, id, attempts, due))
 
     def spread(self, source: int, targets: Sequence[int]) -> None:
         """Make every message of a topic one of each of these channels, and no more the topic's."""
@@ -172,9 +181,26 @@ class Store(Journal):
         self._gather(Load(place, after, limit))
 
     def _gather(self, change: Change) -> None:
+        self._urgent = True
         self._gathered.changes.append(change)
 
     # In the loop
+
+    def _commit(self, done: Done | None = None, waiting: int = 0) -> None:
+        self._stop_lingering()
+        unit, self._gathered = self._gathered, Unit([])
+        self._urgent = False
+        if self._files is not None and (unit.changes or done is not None):
+            if self._thread is None:
+                self._begin(*self._files)
+            unit.done = done
+            unit.waiting = waiting if done is not None else 0
+            self._units.put(unit)
+
+    def _stop_lingering(self) -> None:
+        if self._linger is not None:
+            self._linger.cancel()
+            self._linger = None
 
     def _begin(self, lock: Lock, database: Database) -> None:
         loop = asyncio.get_running_loop()
@@ -210,24 +236,15 @@ class Store(Journal):
         writer = Writer(database, lambda: self._abandoned)
         ending = False
         while not ending:
-            units, ending = self._next(patient=not writer.owes)
+            units, ending = self._units.take(_RETRY if writer.owes else None)
+            began = time.monotonic()
             outcomes = writer.write(units)
+            answered = sum([unit.waiting for unit in units])
+            self._units.written(answered, time.monotonic() - began)
             if outcomes:
                 _call(loop, self._settle, outcomes)
         self._end(lock, database)
         _call(loop, self._ended.set)
-
-    def _next(self, *, patient: bool) -> tuple[list[Unit], bool]:
-        """Wait for units, and return all there are; and whether they are the last."""
-        units: list[Unit] = []
-        try:
-            unit = self._units.get(timeout=None if patient else _RETRY)
-            while unit is not None:
-                units.append(unit)
-                unit = self._units.get_nowait()
-        except queue.Empty:
-            return units, False
-        return units, True
 
     def _end(self, lock: Lock, database: Database) -> None:
         try:

@@ -22,6 +22,8 @@ class Unit:
 
     changes: list[Change]
     done: Done | None = None
+    waiting: int = 0
+    """How many publishers wait for it."""
 
 
 @dataclass(slots=True)

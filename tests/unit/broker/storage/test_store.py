@@ -13,6 +13,7 @@ from nsqflow.broker.storage import StorageError, Store
 from nsqflow.broker.storage.database import FILE_NAME
 from nsqflow.errors import ConfigError
 from tests.fixtures.loops import asynchronous, eventually
+from tests.fixtures.servers import PATIENCE
 from tests.unit.broker.storage.rows import entries, id_of, rows, stored_in
 
 Page = tuple[int, list[bytes]]
@@ -159,6 +160,86 @@ async def test_a_commit_of_nothing_answers_after_those_before_it(tmp_path: Path)
     desk.store.commit(lambda _: order.append("second"))
     await desk.store.close()
     assert order == ["first", "second"]
+
+
+@asynchronous
+async def test_what_is_finished_goes_along_with_the_next_publish(tmp_path: Path) -> None:
+    desk = open_desk(tmp_path)
+    store = desk.store
+    store.create(1, "t", None)
+    store.put(1, entries(range(50)))
+    assert await desk.commit() is None
+    assert store._files is not None
+    begun: list[str] = []
+    store._files[1]._connection.set_trace_callback(
+        lambda statement: begun.append(statement) if statement.startswith("BEGIN") else None
+    )
+    for number in range(50):
+        store.finish(1, [id_of(number)])
+        store.commit()
+    store.put(1, entries([99]))
+    assert await desk.commit() is None
+    assert len(begun) == 1
+    await store.close()
+    assert stored_in(tmp_path) == {1: rows(1, [99])}
+
+
+@asynchronous
+async def test_what_is_finished_is_stored_soon_though_nothing_else_comes(tmp_path: Path) -> None:
+    desk = open_desk(tmp_path)
+    store = desk.store
+    store.create(1, "t", None)
+    store.put(1, entries([1, 2, 3]))
+    assert await desk.commit() is None
+    deleted = threading.Event()
+    assert store._files is not None
+    store._files[1]._connection.set_trace_callback(
+        lambda statement: deleted.set() if statement.startswith("DELETE") else None
+    )
+    store.finish(1, [id_of(1)])
+    store.commit()
+    await asyncio.to_thread(deleted.wait, PATIENCE)
+    assert deleted.is_set()
+    store.requeue(1, id_of(2), 1, 1)
+    store.finish(1, [id_of(3)])
+    store.commit()
+    await store.close()
+    assert stored_in(tmp_path) == {1: [(1, id_of(2), 1_002, 1, 1, b"body 2")]}
+
+
+@asynchronous
+async def test_many_finished_messages_do_not_wait(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("nsqflow.broker.storage.store._LINGER", 10 * PATIENCE)
+    monkeypatch.setattr("nsqflow.broker.storage.store._MAX_LINGERING", 1)
+    desk = open_desk(tmp_path)
+    store = desk.store
+    store.create(1, "t", None)
+    store.put(1, entries([1, 2]))
+    assert await desk.commit() is None
+    store.finish(1, [id_of(1)])
+    store.commit()
+    assert store._linger is not None
+    store.finish(1, [id_of(2)])
+    store.commit()
+    assert store._linger is None
+    await store.close()
+    assert stored_in(tmp_path) == {1: []}
+
+
+@asynchronous
+async def test_an_abandoned_store_drops_what_lingers(tmp_path: Path) -> None:
+    desk = open_desk(tmp_path)
+    store = desk.store
+    store.create(1, "t", None)
+    store.put(1, entries([1]))
+    assert await desk.commit() is None
+    store.finish(1, [id_of(1)])
+    store.commit()
+    store.abandon()
+    assert store._linger is None
+    assert stored_in(tmp_path) == {1: rows(1, [1])}
 
 
 # Failures
