@@ -6,8 +6,13 @@ of 500 at max_in_flight 2500 and nsqd's default output buffer. Not more than 20,
 between. The rate counts what was published, consumed and finished; the CPU is the client's.
 
 memory   queues in memory
-durable  ours with -data-path: every message is on disk before it is answered; the real one with
-         -mem-queue-size=0: every message goes through its disk queue, synced every 2500
+durable  ours with -data-path: every message is on disk, synced, before it is answered and
+         delivered; the real one with -mem-queue-size=0: every message goes through its disk queue,
+         synced every 2500; and the real one by default: it stores what 10,000 messages in memory
+         leave over
+tools    the same servers under nsq's own bench_writer and bench_reader at the same time, as many
+         connections each as there are cores: batches of 200 bodies of 200 bytes, each answered
+         before the next, and RDY 2500. The rate counts what bench_reader received and finished
 start    from the command to the OK for a first PUB, the median of five
 """
 
@@ -16,6 +21,7 @@ from __future__ import annotations
 import argparse
 import struct
 import sys
+from collections.abc import Callable
 from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
@@ -23,17 +29,36 @@ from statistics import median
 from tempfile import TemporaryDirectory
 from time import perf_counter
 
-from benchmarks.rounds import MIN_SECONDS, ROUNDS, Goal, Report, as_json, judge, show, write_json
+from benchmarks.nsq_tools import ToolRuns
+from benchmarks.rounds import (
+    MIN_SECONDS,
+    ROUNDS,
+    Goal,
+    Report,
+    Sampler,
+    as_json,
+    judge,
+    show,
+    write_json,
+)
 from benchmarks.runs import ClientRuns
 from benchmarks.topics import Topic
 from tests.fixtures.servers import Kind, Nsqd, command_of
 
 NAMES: dict[Kind, str] = {"ours": "nsqflow nsqd (uvloop)", "real": "nsqd 1.3.0 (Go)"}
+OURS, REAL = NAMES["ours"], NAMES["real"]
+ON_DISK, BY_DEFAULT = f"{REAL}, -mem-queue-size=0", f"{REAL}, by default"
 WORKER = [sys.executable, "-m", "benchmarks.clients.nsqflow_worker"]
 IN_MEMORY = "-mem-queue-size=1000000"
 GOALS = {
-    "memory": Goal(NAMES["ours"], (NAMES["real"],), at_least=0.2),
-    "durable": Goal(NAMES["ours"], (NAMES["real"],)),
+    "memory": [Goal(OURS, (REAL,), at_least=0.2)],
+    "durable": [Goal(OURS, (ON_DISK,)), Goal(OURS, (BY_DEFAULT,))],
+    "tools": [Goal(OURS, (ON_DISK,)), Goal(OURS, (BY_DEFAULT,))],
+}
+TITLES = {
+    "memory": "publish_many and batches through nsqd, memory; client on asyncio, 2 connections",
+    "durable": "publish_many and batches through nsqd, durable; client on asyncio, 2 connections",
+    "tools": "bench_writer and bench_reader through nsqd, durable",
 }
 STARTS = 5
 MAX_START = 1.5  # seconds
@@ -52,24 +77,35 @@ def start_in_memory(folder: Path, kind: Kind) -> Nsqd:
     return start(kind, IN_MEMORY, *options)
 
 
-def start_durable(folder: Path, kind: Kind) -> Nsqd:
-    options = ["-mem-queue-size=0"] if kind == "real" else []
+def start_durable(folder: Path, kind: Kind, *options: str) -> Nsqd:
     return start(kind, f"-data-path={folder}", *options)
 
 
-STARTERS = {"memory": start_in_memory, "durable": start_durable}
+Starter = Callable[[Path], Nsqd]
+DURABLE: dict[str, Starter] = {
+    OURS: partial(start_durable, kind="ours"),
+    ON_DISK: lambda folder: start_durable(folder, "real", "-mem-queue-size=0"),
+    BY_DEFAULT: partial(start_durable, kind="real"),
+}
+STARTERS: dict[str, dict[str, Starter]] = {
+    "memory": {name: partial(start_in_memory, kind=kind) for kind, name in NAMES.items()},
+    "durable": DURABLE,
+    "tools": DURABLE,
+}
 
 
 def measure_table(table: str, rounds: int, seconds: float) -> Report:
     with ExitStack() as stack:
-        samplers = {}
-        for kind, name in NAMES.items():
+        samplers: dict[str, Sampler] = {}
+        for name, start_in in STARTERS[table].items():
             folder = Path(stack.enter_context(TemporaryDirectory()))
-            nsqd = stack.enter_context(STARTERS[table](folder, kind))
+            nsqd = stack.enter_context(start_in(folder))
             new_topic = partial(Topic, nsqd.tcp_address, nsqd.http_address)
-            samplers[name] = ClientRuns(WORKER, "through", seconds, new_topic)
-        title = f"publish_many and batches through nsqd, {table}; client on asyncio, 2 connections"
-        report = judge(title, samplers, [GOALS[table]], rounds=rounds)
+            if table == "tools":
+                samplers[name] = ToolRuns(seconds, new_topic)
+            else:
+                samplers[name] = ClientRuns(WORKER, "through", seconds, new_topic)
+        report = judge(TITLES[table], samplers, GOALS[table], rounds=rounds)
     show(report)
     return report
 

@@ -27,9 +27,13 @@ class Topic:
         self.nsqd = nsqd
         self._connection = http.client.HTTPConnection(http_address, timeout=PATIENCE)
 
+    def create_channel(self) -> None:
+        """Create the topic's one channel."""
+        self._ask("POST", f"/channel/create?topic={self.name}&channel={CHANNEL}")
+
     def fill(self, messages: int, body: bytes) -> None:
         """Put so many messages into the topic's one channel, ready to be consumed."""
-        self._ask("POST", f"/channel/create?topic={self.name}&channel={CHANNEL}")
+        self.create_channel()
         one = SIZE.pack(len(body)) + body
         for start in range(0, messages, FILL_SIZE):
             number = min(FILL_SIZE, messages - start)

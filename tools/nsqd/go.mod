@@ -18,6 +18,8 @@ tool (
 	github.com/nsqio/nsq/apps/nsqd
 	github.com/nsqio/nsq/apps/nsqlookupd
 	github.com/nsqio/nsq/apps/to_nsq
+	github.com/nsqio/nsq/bench/bench_reader
+	github.com/nsqio/nsq/bench/bench_writer
 	nsqflow/tools/nsqd/go_nsq
 )
 
