@@ -30,6 +30,8 @@ from tests.fixtures.spark import SPARK_PATIENCE, published
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, Row, SparkSession
+    from pyspark.sql.streaming.query import StreamingQuery
+    from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 CHANNEL = "spark"
 
@@ -85,7 +87,7 @@ class Query:
         writer = frame.writeStream.option("checkpointLocation", str(folder / "checkpoint"))
         if trigger:
             writer = writer.trigger(**trigger)
-        self.spark_query = writer.foreachBatch(self._take).start()
+        self.spark_query = _start(writer.foreachBatch(self._take))
 
     @property
     def rows(self) -> list[Row]:
@@ -151,6 +153,20 @@ class Query:
         with self._news:
             self.batches.append(rows)
             self._news.notify_all()
+
+
+def _start(writer: DataStreamWriter) -> StreamingQuery:
+    """Start a query; again if Spark's Python came too late, which has ten seconds anywhere."""
+    deadline = time.monotonic() + SPARK_PATIENCE
+    while True:
+        query = writer.start()
+        while query.isActive and query.status["message"].startswith("Initializing"):
+            assert time.monotonic() < deadline, "it has not begun"
+            time.sleep(0.02)
+        error = query.exception()
+        too_late = error is not None and "failed to connect back" in str(error)
+        if not too_late or time.monotonic() > deadline:
+            return query
 
 
 def read_now(frame: DataFrame, folder: Path) -> Query:
