@@ -282,3 +282,29 @@ def test_a_program_that_closes_nothing_ends_all_the_same(
     done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE)
     assert (done.returncode, done.stderr) == (0, "")
     assert channel_stats(nsqd, topic).get("in_flight_count", 0) == 0
+
+
+BREAK = """
+    import sys
+    from nsqflow.blocking import Consumer
+
+    with Consumer(sys.argv[2], "ch", nsqd=sys.argv[1]) as consumer:
+        for message in consumer:
+            break  # and it is not answered
+"""
+
+
+def test_a_break_with_an_unanswered_message_says_what_it_waits_for(nsqd: Nsqd, topic: str) -> None:
+    with Producer(nsqd.tcp_address) as producer:
+        producer.publish(topic, b"x")
+    with subprocess.Popen(
+        [sys.executable, "-c", textwrap.dedent(BREAK), nsqd.tcp_address, topic],
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as process:
+        assert process.stderr is not None
+        # Without any set-up of logging, and while it still waits.
+        said = process.stderr.readline()
+        assert process.poll() is None
+        process.kill()
+    assert "waiting for 1 unanswered message, 30 s at most; finish or requeue" in said

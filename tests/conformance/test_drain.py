@@ -643,6 +643,53 @@ def test_a_second_signal_ends_it_at_once(nsqd: Nsqd, topic: str, handler: str) -
     assert (stats["depth"], stats["in_flight_count"]) == (3, 0)
 
 
+RUNS = {
+    "run": 'nsqflow.Consumer(TOPIC, "ch", **OPTIONS).run({}, drain_timeout=0.1)',
+    "nsqflow.run": 'nsqflow.run({{(TOPIC, "ch"): {}}}, drain_timeout=0.1, **OPTIONS)',
+}
+
+
+@pytest.mark.parametrize("handler", ["hang", "block"])
+@pytest.mark.parametrize("way", RUNS)
+def test_a_run_waits_for_its_handlers_as_long_as_it_was_told(
+    nsqd: Nsqd, topic: str, way: str, handler: str
+) -> None:
+    asynchronous(publish)(nsqd, topic, *numbers(3))
+    main = f"""
+        async def main():
+            say(await {RUNS[way].format(handler)})
+
+        asyncio.run(main())
+    """
+    with Program(nsqd, topic, "-", main) as program:
+        program.read(1)
+        program.process.send_signal(signal.SIGTERM)
+        lines, _ = program.end()  # it waits 20 s for that; the default would take 30
+    assert "abandoned=1" in lines[-1]
+    stats = channel_stats(nsqd, topic)
+    assert (stats["depth"], stats["in_flight_count"]) == (3, 0)
+
+
+@asynchronous
+async def test_what_a_close_returns_is_about_the_whole_run(nsqd: Nsqd, topic: str) -> None:
+    await publish(nsqd, topic, *numbers(10))
+    begun = asyncio.Event()
+
+    async def handle(message: Message) -> None:
+        if message.body in (b"7", b"8"):
+            message.requeue(3600, backoff=False)
+        elif message.body == b"9":
+            begun.set()
+            await asyncio.get_running_loop().create_future()
+
+    consumer = Consumer(topic, "ch", nsqd=nsqd.tcp_address, **PROMPT)
+    running = asyncio.create_task(consumer.run(handle, signals=False, drain_timeout=0.1))
+    await asyncio.wait_for(begun.wait(), PATIENCE)
+    await eventually(lambda: consumer.stats().counts.finished == 7)
+    assert await consumer.close(0.1) == Drained(handled=7, requeued=2, abandoned=1)
+    assert await running == Drained(handled=7, requeued=2, abandoned=1)
+
+
 @pytest.mark.proves(wishes=[5])
 def test_several_consumers_drain_together_on_a_signal(nsqd: Nsqd, topic: str) -> None:
     other = f"{topic[-50:]}_other"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -411,6 +412,37 @@ async def test_more_than_rdy_allows_waits_and_is_not_handed_out() -> None:
         for _ in range(7):
             [message] = await take(consumer, 1)
             message.finish()
+
+
+@asynchronous
+async def test_an_nsqd_that_ignores_rdy_is_left_before_it_fills_the_memory(topic: str) -> None:
+    # Scripted: nsqd keeps to RDY.
+    sent = 0
+
+    def flood(connection: Connection, _: nsq.Rdy) -> None:
+        nonlocal sent
+        for _batch in range(100):
+            connection.send_messages(
+                nsq.Message(timestamp=0, attempts=1, id=b"%016d" % (sent + number), body=b"x" * 99)
+                for number in range(100)
+            )
+            sent += 100
+
+    news: list[News] = []
+    async with ScriptedNsqd() as peer:
+        peer.on(nsq.Rdy, [flood])
+        consumer = Consumer(topic, "ch", nsqd=peer.address, max_in_flight=10, on_event=news.append)
+        async with consumer:
+            held = await take(consumer, 1)
+            await eventually(lambda: "disconnected" in kinds(news))
+            [error] = [str(each.error) for each in news if each.kind == "disconnected"]
+            assert re.fullmatch(
+                rf"{peer.address} ignores RDY: \d+ messages in flight, at most 1 were asked for",
+                error,
+            )
+            assert consumer.stats().counts.received <= 3000  # 1000, and what was read with it
+            assert consumer.stats().waiting == 0
+            held[0].finish()
 
 
 @asynchronous

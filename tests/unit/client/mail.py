@@ -60,23 +60,29 @@ class Desk:
     def abandon(self, message: Message) -> None:
         message._answer = ABANDONED
 
-    def settle(self, inbox: Inbox) -> None:
-        """Settle all answers, as when they are written."""
+    def settle(self, inbox: Inbox) -> bool:
+        """Settle all answers, as when they are written; return whether there were any."""
         count = len(self.answers)
         self.answers.clear()
         if count:
             inbox.released(count)
+        return count > 0
 
 
 class FakeCoordinator:
     """A consumer as its inbox sees it."""
 
-    def __init__(self, flush: Callable[[], None] = lambda: None, *, starved: bool = False) -> None:
-        self.flush = flush
+    def __init__(
+        self, flush: Callable[[], object] = lambda: None, *, starved: bool = False
+    ) -> None:
+        self._flush = flush
         self.starved = starved
         self.reviews = 0
         self.given_back: list[Message] = []
         self.checks: list[float] = []
+
+    def flush(self) -> None:
+        self._flush()
 
     def review(self) -> None:
         self.reviews += 1

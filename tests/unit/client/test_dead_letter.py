@@ -10,7 +10,7 @@ import os
 import resource
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -23,7 +23,7 @@ from nsqflow.client.dead_letter import DeadLetters
 from nsqflow.client.inbox import Inbox
 from nsqflow.client.message import Message
 from nsqflow.errors import ConfigError
-from tests.fixtures.loops import asynchronous
+from tests.fixtures.loops import asynchronous, eventually
 from tests.unit.client.mail import Desk, FakeCoordinator
 
 
@@ -393,3 +393,69 @@ async def test_ids_of_different_nsqd_are_different_messages() -> None:
     await dead.give_up(there.message(attempts=6))
     await dead.give_up(here.message(attempts=6))
     assert [told for _, told in callback.calls] == [None, error]
+
+
+# --- whatever user code raises
+
+
+class Odd(BaseException):
+    """No failure of a message, by its class."""
+
+
+async def await_cancelled_task() -> None:
+    task = asyncio.create_task(asyncio.sleep(3600))
+    await asyncio.sleep(0)
+    task.cancel()
+    await task
+
+
+async def raise_odd() -> None:
+    raise Odd
+
+
+@pytest.mark.parametrize("raising", [await_cancelled_task, raise_odd])
+@pytest.mark.parametrize("option", ["dead_letter", "on_giving_up"])
+def test_whatever_user_code_raises_the_message_is_requeued_and_the_next_one_comes(
+    option: str, raising: Callable[[], Awaitable[None]], caplog: pytest.LogCaptureFixture
+) -> None:
+    @asynchronous
+    async def give_up() -> None:
+        desk, turns = Desk(), []
+
+        async def callback(message: Message, error: BaseException | None) -> None:
+            turns.append(message.body)
+            await raising()
+
+        inbox = Inbox(2, FakeCoordinator())
+        config = ConsumerConfig.of("Consumer", "127.0.0.1:4150", (), {option: callback})
+        dead_letters = DeadLetters(config, inbox, lambda message: None)
+        messages = [desk.message(b"%d" % number, attempts=6) for number in range(5)]
+        for message in messages:
+            dead_letters.add(message)
+        # Two places, and each is released when its message is answered.
+        await eventually(lambda: not desk.settle(inbox) and len(turns) == 5 and not inbox.in_hands)
+        assert turns == [b"0", b"1", b"2", b"3", b"4"]
+        assert [command_of(message) for message in messages] == ["REQ"] * 5
+        assert inbox.in_hands == 0
+        await dead_letters.close()
+
+    give_up()
+    assert caplog.text.count("could not give up") == 5
+
+
+@asynchronous
+async def test_a_close_in_the_midst_of_giving_up_requeues_and_ends() -> None:
+    desk, begun = Desk(), asyncio.Event()
+
+    async def hang(message: Message, error: BaseException | None) -> None:
+        begun.set()
+        await asyncio.get_running_loop().create_future()
+
+    inbox = Inbox(2, FakeCoordinator())
+    config = ConsumerConfig.of("Consumer", "127.0.0.1:4150", (), {"on_giving_up": hang})
+    dead_letters = DeadLetters(config, inbox, lambda message: None)
+    message = desk.message(attempts=6)
+    dead_letters.add(message)
+    await begun.wait()
+    await dead_letters.close()
+    assert command_of(message) == "REQ"

@@ -288,3 +288,87 @@ async def test_the_loop_has_its_turns_while_somebody_is_slow_over_a_few_messages
     inbox = Inbox(10, FakeCoordinator())
     inbox.put(Desk().messages(10))
     assert await turns_during(lambda: time.sleep(0.02), inbox, 10) >= 9
+
+
+# --- readers
+
+
+@asynchronous
+async def test_a_reader_that_waits_is_demand_and_its_waiting_is_measured() -> None:
+    coordinator = FakeCoordinator()
+    inbox = Inbox(10, coordinator)
+    assert inbox.readers(time.monotonic()).free == 0
+    task = await waiting(inbox.next)
+    assert coordinator.reviews == 1
+    await asyncio.sleep(0.02)
+    readers = inbox.readers(time.monotonic())
+    assert (readers.free, readers.handed, readers.idle > 0.01) == (1, 0, True)
+    inbox.put(Desk().messages(1))
+    await task
+    readers = inbox.readers(time.monotonic())
+    assert (readers.free, readers.handed, readers.outstanding) == (0, 1, 1)
+    assert readers.handed_at > 0
+
+
+@asynchronous
+async def test_a_reader_makes_no_review_where_prefetch_allows_all() -> None:
+    coordinator = FakeCoordinator()
+    inbox = Inbox(10, coordinator)
+    inbox.restrained = False
+    await end(await waiting(inbox.next))
+    assert coordinator.reviews == 0
+
+
+@pytest.mark.parametrize("way", ["next", "gather", "hold"])
+def test_callers_that_give_up_leave_nothing_behind(way: str) -> None:
+    @asynchronous
+    async def give_up() -> None:
+        inbox = Inbox(1, FakeCoordinator())
+        if way == "hold":
+            inbox.put(Desk().messages(1))
+            inbox.take_many(1)
+        for _ in range(100):
+            call = inbox.gather(5, 3600) if way == "gather" else getattr(inbox, way)()
+            with pytest.raises(TimeoutError):
+                await asyncio.wait_for(call, 0.0001)
+        assert not inbox._waiters
+        assert not inbox._gatherers
+        assert not inbox._watchers
+        assert inbox.readers(time.monotonic()).free == 0
+
+    give_up()
+
+
+@pytest.mark.parametrize("way", ["next", "turn", "take_many"])
+def test_messages_are_checked_once_it_is_time_even_within_a_turn_of_the_loop(way: str) -> None:
+    @asynchronous
+    async def take() -> None:
+        coordinator = FakeCoordinator()
+        inbox = Inbox(10, coordinator)
+        inbox.put(Desk().messages(3))
+        turn_ = inbox.turn()
+        for expected in (0, 1):
+            if way == "next":
+                await inbox.next()
+            elif way == "turn":
+                next(turn_)
+            else:
+                inbox.take_many(1)
+            assert len(coordinator.checks) == expected
+            inbox.set_check_at(time.monotonic())
+
+    take()
+
+
+@asynchronous
+async def test_what_is_put_back_comes_first_and_goes_back_once_it_is_closed() -> None:
+    coordinator = FakeCoordinator()
+    inbox = Inbox(10, coordinator)
+    inbox.put(Desk().messages(3))
+    inbox.put_back(inbox.take_many(2))
+    assert bodies(inbox.take_many(3)) == [b"0", b"1", b"2"]
+    inbox.close()
+    late = Desk().messages(1)
+    inbox.in_hands += 1
+    inbox.put_back(late)
+    assert coordinator.given_back == late
