@@ -231,9 +231,12 @@ async def test_a_cancelled_batch_costs_no_attempt_and_stays_in_the_queue(
     with start_nsqd(tmp_path) as nsqd:
         await publish(nsqd, "t", *(b"%d" % number for number in range(count)))
         async with Consumer("t", "ch", nsqd=nsqd.tcp_address) as consumer:
+            one = consumer.batches(100, 3600)  # that goes on, too
             for _ in range(50):
                 with pytest.raises(TimeoutError):
                     await asyncio.wait_for(anext(consumer.batches(100, 3600)), 0.02)
+                with pytest.raises(TimeoutError):
+                    await asyncio.wait_for(anext(one), 0.02)
             counts = consumer.stats().counts
             assert (counts.gave_up, counts.requeued, counts.received) == (0, 0, count)
             assert consumer.stats().waiting == count

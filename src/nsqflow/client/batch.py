@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
 from types import TracebackType
 from typing import Self
 
@@ -68,13 +67,25 @@ class Batch(list[Message]):
         return self.__exit__(kind, error, traceback)
 
 
-async def gather(inbox: Inbox, size: int, max_wait: float) -> AsyncIterator[Batch]:
-    """Give batches of up to ``size``.
+class Batches:
+    """Iterates over batches of up to ``size``; a call that is cancelled loses nothing.
 
     A batch goes out early when ``max_wait`` has passed since its first message, when nothing
     more can come before some are answered, or when half of ``msg_timeout`` is over.
     """
-    while messages := await inbox.gather(size, max_wait):
-        yield Batch(messages)
+
+    def __init__(self, inbox: Inbox, size: int, max_wait: float) -> None:
+        self._inbox = inbox
+        self._size = size
+        self._max_wait = max_wait
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> Batch:
         # A caller that does not wait while handling a batch gives the loop no turn.
         await asyncio.sleep(0)
+        messages = await self._inbox.gather(self._size, self._max_wait)
+        if not messages:
+            raise StopAsyncIteration
+        return Batch(messages)

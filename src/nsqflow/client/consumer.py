@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator, Coroutine, Iterable
 from types import TracebackType
 from typing import Any, Self, Unpack
 
-from nsqflow.client.batch import Batch, gather
+from nsqflow.client.batch import Batch, Batches
 from nsqflow.client.config import ConsumerConfig
 from nsqflow.client.explanation import explain
 from nsqflow.client.intake import Intake
@@ -91,7 +91,7 @@ class Consumer:
         """
         if size < 1 or not 0 <= max_wait < float("inf"):
             raise ConfigError(f"size {size!r}, max_wait {max_wait!r}; 1 or more, 0 or more seconds")
-        return gather(self._start().inbox, size, max_wait)
+        return Batches(self._start().inbox, size, max_wait)
 
     async def run(
         self,

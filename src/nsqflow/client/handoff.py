@@ -127,7 +127,7 @@ class Handoff:
     def _reject(self, message: Message) -> None:
         """Hand back a message that timed out, or whose connection was lost."""
         self._rejected.append(message)
-        self._post(self._inbox.recheck)
+        self._post(self._return_rejected)
 
     # For the loop
 
@@ -153,6 +153,12 @@ class Handoff:
         recalled += filter(unwanted, messages)
         self._fill([message for message in messages if not unwanted(message)])
         return recalled
+
+    def _return_rejected(self) -> None:
+        if self in self._inbox.read_ahead:
+            self._inbox.recheck()
+        else:  # ended meanwhile
+            self._inbox.put_back(self.recall(lambda _: True))
 
     def clear(self) -> None:
         """Put all back into the inbox, which hands it out again; here only if a thread waits."""

@@ -234,8 +234,8 @@ class Intake:
         else:
             self.counts.finished += finished
             self.counts.requeued += count - finished
-            if self._copies:
-                self._drop_copies(subscription, messages)
+        if self._copies:
+            self._drop_copies(subscription, messages)
         self.inbox.released(count)
         self.review()
 
@@ -358,11 +358,11 @@ class Intake:
     def _drop_copies(self, subscription: Subscription, answered: list[Message]) -> None:
         """Drop later copies of messages that were answered: the answer was theirs, too."""
         ids = self._copies.intersection(message.id for message in answered)
-        if ids:
+        self._copies -= ids
+        if ids and not subscription.lost:
             self._drop(
                 self._take_back(lambda m: m.id in ids and m._delivery.subscription is subscription)
             )
-            self._copies -= ids
 
     def _count_expired(self, count: int, now: float) -> None:
         self.counts.expired += count

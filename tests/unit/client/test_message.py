@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import AsyncIterator, Callable
+from collections.abc import Callable
 
 import pytest
 
-from nsqflow.client.batch import Batch, gather
+from nsqflow.client.batch import Batch, Batches
 from nsqflow.client.inbox import Inbox
 from nsqflow.client.message import Message
 from nsqflow.errors import ConfigError, LocalProtocolError
@@ -269,7 +269,7 @@ class Post:
         self.desk = Desk()
         self.coordinator = FakeCoordinator(lambda: self.desk.settle(self.inbox))
         self.inbox: Inbox = Inbox(max_in_flight, self.coordinator)
-        self.batches: AsyncIterator[Batch] = gather(self.inbox, size, max_wait)
+        self.batches = Batches(self.inbox, size, max_wait)
 
     def put(self, count: int) -> None:
         self.inbox.put(self.desk.messages(count))

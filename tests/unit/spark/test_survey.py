@@ -184,10 +184,12 @@ def test_what_nsqd_counts_is_told(two: list[Nsqd]) -> None:
         subject.create()
         publish(nsqd, "sv_counts", b"one", b"three", b"four")
         with Consumer("sv_counts", CHANNEL, nsqd=nsqd.tcp_address, max_in_flight=2) as consumer:
+            first, second = next(consumer), next(consumer)
             (seen,) = look_until(subject, lambda seen: seen[0].in_flight == 2)
             assert (seen.depth, seen.message_count, seen.message_bytes) == (1, 3, 12)
             consumer.pause()
-            next(consumer).requeue(delay=60)
+            first.requeue(delay=60)
+            second.finish()
             (seen,) = look_until(subject, lambda seen: seen[0].deferred)
             assert (seen.requeues, seen.deferred) == (1, 1)
 
