@@ -158,7 +158,9 @@ async def test_paused_is_said(nsqd: Nsqd, topic: str) -> None:
         consumer.resume()
         await said(consumer, f"{topic}/ch: RDY 0: nothing asks for messages; .*, 0 of 200 messages")
         async with reading(consumer):
-            await said(consumer, r"prefetch allows \d+ in flight \(nothing measured yet\), 0 of 200")
+            await said(
+                consumer, r"prefetch allows \d+ in flight \(nothing measured yet\), 0 of 200"
+            )
             await said(consumer, r"RDY \d+, .* handlers are expected to start in time \(prefetch\)")
 
 

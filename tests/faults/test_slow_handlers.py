@@ -166,7 +166,7 @@ async def test_what_expires_in_the_client_is_counted_told_once_and_never_handed_
     assert (len(seen), consumer.stats().waiting) == (101, 0)
     assert "10 timed out before a handler was free" in consumer.explain()
     assert [each.kind for each in news].count("expired") == 1
-    assert caplog.text.count("timed out before a handler was free") == 1
+    assert caplog.text.count("messages time out before a handler is free") == 1
     await eventually(lambda: channel_stats(impatient, topic)["in_flight_count"] == 0)
     go_on.set()
     await eventually(lambda: [body for body, _ in seen].count(b"behind") == 10)
@@ -299,3 +299,70 @@ async def test_with_fewer_messages_allowed_than_nsqd_each_has_its_turn(
         async with Consumer(topic, "ch", nsqd=addresses, rdy_redistribute_interval=60) as consumer:
             [message] = await take(consumer, 1)
             message.finish()
+
+
+@asynchronous
+async def test_free_handlers_get_work_though_one_of_many_nsqd_has_it_all(
+    tmp_path: Path, topic: str
+) -> None:
+    with ExitStack() as stack:
+        nsqds = []
+        for number in range(4):
+            folder = tmp_path / str(number)
+            folder.mkdir()
+            nsqds.append(stack.enter_context(start_nsqd(folder)))
+        await publish(nsqds[0], topic, *[b"x"] * 50)
+        active, most = 0, 0
+        together = asyncio.Event()
+
+        async def handle(message: Message) -> None:
+            nonlocal active, most
+            active += 1
+            most = max(most, active)
+            if active == 3:
+                together.set()
+            await asyncio.sleep(0.5)
+            active -= 1
+
+        addresses = [nsqd.tcp_address for nsqd in nsqds]
+        # Nothing can be fetched ahead at this pace: the window is as wide as there are handlers.
+        consumer = Consumer(topic, "ch", nsqd=addresses, msg_timeout=1)
+        running = asyncio.create_task(consumer.run(handle, 3, signals=False))
+        for _ in range(3):  # again and again
+            together.clear()
+            await asyncio.wait_for(together.wait(), PATIENCE)
+        assert most == 3
+        await consumer.close()
+        await running
+
+
+@pytest.mark.parametrize("way", ["handler", "tasks"])
+@asynchronous
+async def test_several_readers_are_measured_as_several(tmp_path: Path, way: str) -> None:
+    with start_nsqd(tmp_path) as nsqd:
+        await publish(nsqd, "t", *(b"%d" % number for number in range(60)))
+        seen: list[bytes] = []
+
+        async def handle(message: Message) -> None:
+            await asyncio.sleep(0.5)
+            seen.append(message.body)
+
+        async def iterate() -> None:
+            async for message in consumer:
+                async with message:
+                    await handle(message)
+
+        consumer = Consumer("t", "ch", nsqd=nsqd.tcp_address, msg_timeout=2)
+        tasks: list[asyncio.Task[Any]]
+        if way == "handler":
+            tasks = [asyncio.create_task(consumer.run(handle, 10, signals=False))]
+        else:
+            tasks = [asyncio.create_task(iterate()) for _ in range(10)]
+        await eventually(lambda: len(set(seen)) == 60, timeout=60)
+        await consumer.close()
+        await asyncio.wait(tasks)
+        for task in tasks:
+            task.exception()
+        counts = consumer.stats().counts
+        assert (counts.expired, counts.gave_up) == (0, 0)
+        assert len(seen) <= 63

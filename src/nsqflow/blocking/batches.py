@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
-from functools import partial
+from collections.abc import Callable, Coroutine, Iterator
 from typing import Any
 
 from nsqflow.blocking.calls import Errand
@@ -15,14 +14,14 @@ from nsqflow.errors import LocalProtocolError
 
 def each(
     thread: LoopThread,
-    batches: AsyncIterator[Batch],
+    gather: Callable[[], Coroutine[Any, Any, Batch | None]],
     put_back: Callable[[Batch], None],
     closed: Callable[[], bool],
 ) -> Iterator[Batch]:
     """Return one after the other, until the consumer is closed."""
     while True:
         try:
-            batch = thread.ask(_Gathering(partial(_next, batches), put_back))
+            batch = thread.ask(_Gathering(gather, put_back))
         except LocalProtocolError:
             if closed():  # while the last batch was handled
                 return
@@ -54,7 +53,3 @@ class _Gathering(Errand[Batch | None]):
     def _keep(self, task: asyncio.Task[Batch | None]) -> None:
         if not task.cancelled() and task.exception() is None and (batch := task.result()):
             self._put_back(batch)
-
-
-async def _next(batches: AsyncIterator[Batch]) -> Batch | None:
-    return await anext(batches, None)

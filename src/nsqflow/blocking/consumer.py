@@ -96,8 +96,9 @@ class Consumer:
         if self._drained is not None:
             return iter(())
         thread = self._begin()
-        batches = thread.call(partial(self._gather, size, max_wait))
-        return each(thread, batches, self._put_back, lambda: self._drained is not None)
+        batches = thread.call(partial(self._client.batches, size, max_wait))
+        gather = partial(self._gather, batches)
+        return each(thread, gather, self._put_back, lambda: self._drained is not None)
 
     def run(
         self,
@@ -249,10 +250,9 @@ class Consumer:
         if self._handoff is not None:
             self._handoff.clear()
 
-    def _gather(self, size: int, max_wait: float) -> AsyncIterator[Batch]:
-        batches = self._client.batches(size, max_wait)
-        self._clear_handoff()
-        return batches
+    async def _gather(self, batches: AsyncIterator[Batch]) -> Batch | None:
+        self._clear_handoff()  # what was read ahead for an iteration goes into the batch
+        return await anext(batches, None)
 
     def _set_max_in_flight(self, count: int) -> None:
         self._client.set_max_in_flight(count)

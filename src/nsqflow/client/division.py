@@ -20,7 +20,9 @@ BOOTSTRAP = 1.0
 """Seconds without another new connection after which new ones get their share."""
 
 SHORT_TURN = 0.25
-"""Seconds of a turn where it is prefetch that allows fewer messages than there are connections."""
+"""Seconds of a turn where prefetch allows fewer messages than ``max_in_flight``."""
+
+_PROBES = 4  # this part of the window is lent to connections that don't use what they have
 
 
 class Chance(Protocol):
@@ -51,7 +53,8 @@ class Division:
         self._idle_timeout = idle_timeout
         self._turn_timeout = turn_timeout
         self._tester: Allowance | None = None
-        self._short_turns = False
+        self.probes = 0  # what connections have on top of the window, so that they are found
+        self._ranks: dict[Allowance, int] = {}  # by when they last had a turn
         self._bootstrap_ends = -math.inf
         self._redistributed_at = -math.inf
 
@@ -64,7 +67,7 @@ class Division:
     ) -> None:
         """Set what each should have if all together may have ``capacity``, and ``window``."""
         limit = int(min(capacity, window))
-        self._short_turns = limit < len(allowances) <= capacity
+        self.probes = 0
         if self.throttle is not Throttle.TESTING:
             self._tester = None  # each test draws its connection anew
         if self.throttle is Throttle.STOPPED:
@@ -75,12 +78,12 @@ class Division:
             _stop(allowances, Standing.PREFETCH)
         elif self.throttle is Throttle.TESTING:
             self._test(allowances, now)
+        elif limit < capacity:
+            self._follow_window(allowances, limit, now)
         elif limit < len(allowances):
             self._take_turns(allowances, limit, now)
         else:
             self._share(allowances, limit, now)
-            if limit < capacity:
-                _name_prefetch(allowances, capacity)
 
     def next_review(self, allowances: Sequence[Allowance], capacity: int, window: float) -> float:
         """When time alone will make another decision, infinity if never; always to come."""
@@ -89,7 +92,9 @@ class Division:
             return math.inf
         if self.throttle is Throttle.TESTING:
             return self._test_ends() if len(allowances) > 1 else math.inf
-        redistribution = self._redistributed_at + self._turn_interval()
+        if limit < capacity:
+            return self._window_ends(allowances, int(limit))
+        redistribution = self._redistributed_at + self._interval
         if limit < len(allowances):
             turns = [self._turn_ends(each) for each in allowances if each.on_turn]
             return max(redistribution, min(turns))
@@ -121,7 +126,7 @@ class Division:
         off = [each for each in allowances if not each.on_turn]
         for each in self._random.sample(on, max(0, len(on) - capacity)):
             each.on_turn = False
-        for each in self._next(off, max(0, capacity - len(on))):
+        for each in self._random.sample(off, max(0, capacity - len(on))):
             each.begin_turn(now)
         for each in allowances:
             each.lending = each.borrowing = False
@@ -134,23 +139,51 @@ class Division:
         count = min(len(over), len(off))
         for each in self._random.sample(over, count):
             each.on_turn = False
-        for each in self._next(off, count):
+        for each in self._random.sample(off, count):
             each.begin_turn(now)
-
-    def _next(self, waiting: Sequence[Allowance], count: int) -> list[Allowance]:
-        if self._short_turns:  # in order, so that none waits longer than a full circle
-            return sorted(waiting, key=lambda each: each.held_since)[:count]
-        return self._random.sample(waiting, count)
-
-    def _turn_interval(self) -> float:
-        return min(self._interval, SHORT_TURN) if self._short_turns else self._interval
 
     def _turn_ends(self, each: Allowance) -> float:
         if not each.rdy:  # still waits for room
             return math.inf
-        if self._short_turns:
-            return each.held_since + SHORT_TURN
         return min(each.quiet_since + self._idle_timeout, each.held_since + self._turn_timeout)
+
+    # Less than all may have, by prefetch
+
+    def _follow_window(self, allowances: Sequence[Allowance], limit: int, now: float) -> None:
+        """Give the window to connections that use all they have.
+
+        The others get a little on top of it, in turns, so that their messages are found.
+        """
+        if self._redistribution_is_due(now, SHORT_TURN):
+            for each in allowances:
+                each.borrowing = each.take_busy()
+                if each.rdy:
+                    each.held_since = now  # it had its turn
+            by_turn = sorted(allowances, key=lambda each: each.held_since)
+            self._ranks = {each: rank for rank, each in enumerate(by_turn)}
+        last = len(self._ranks)
+        order = sorted(allowances, key=lambda each: self._ranks.get(each, last))
+        busy = [each for each in order if each.borrowing and limit > 1]
+        others = [each for each in order if not (each.borrowing and limit > 1)]
+        if busy:
+            _share_out(busy, limit)
+            self.probes = min(len(others), max(1, limit // _PROBES))
+        _share_out(others, self.probes or limit)
+        for each in allowances:
+            each.on_turn = each.lending = False
+            each.starting = each.starting and now < self._bootstrap_ends
+            each.wanted = min(each.share, 1) if each.starting else each.share
+            each.standing = Standing.STARTING if each.starting else Standing.PREFETCH
+
+    def _window_ends(self, allowances: Sequence[Allowance], limit: int) -> float:
+        """When the window is divided again."""
+        ends = math.inf
+        if len(allowances) > max(limit, 1) or (
+            len(allowances) > 1 and any(each.in_flight for each in allowances)
+        ):
+            ends = self._redistributed_at + SHORT_TURN
+        starting = any(each.starting for each in allowances)
+        return min(ends, self._bootstrap_ends) if starting else ends
 
     # Enough for all
 
@@ -174,25 +207,24 @@ class Division:
             each.borrowing = each.take_busy()
             each.lending = not each.borrowing and each.is_idle(now, self._interval)
 
-    def _redistribution_is_due(self, now: float) -> bool:
-        due = now >= self._redistributed_at + self._turn_interval()
+    def _redistribution_is_due(self, now: float, interval: float | None = None) -> bool:
+        due = now >= self._redistributed_at + (interval or self._interval)
         if due:
             self._redistributed_at = now
         return due
+
+
+def _share_out(allowances: Sequence[Allowance], count: int) -> None:
+    """Share evenly, as far as the servers allow."""
+    shares = even_shares(count, [each.limit for each in allowances])
+    for each, share in zip(allowances, shares, strict=True):
+        each.share = share
 
 
 def _stop(allowances: Sequence[Allowance], standing: Standing) -> None:
     for each in allowances:
         each.wanted = 0
         each.standing = standing
-
-
-def _name_prefetch(allowances: Sequence[Allowance], capacity: int) -> None:
-    """Say of those that would have more without it that prefetch is what limits them."""
-    shares = even_shares(capacity, [each.limit for each in allowances])
-    for each, share in zip(allowances, shares, strict=True):
-        if each.wanted < share and each.standing not in (Standing.LENDING, Standing.STARTING):
-            each.standing = Standing.PREFETCH
 
 
 def _standing(each: Allowance) -> Standing:

@@ -69,7 +69,10 @@ def _prefetch(intake: Intake) -> Iterator[str]:
         yield "RDY 0: nothing asks for messages; iterate, gather a batch or run a handler"
     elif prefetch.limit is Limit.STALLED:
         seconds = prefetch.msg_timeout / 2
-        yield f"RDY 0: no handler was free for {seconds:g} s, half of msg_timeout"
+        yield (
+            f"RDY 0: no handler was free for {seconds:g} s, half of msg_timeout, "
+            "or messages wait for too long"
+        )
     elif prefetch.limit is Limit.RATE:
         rate = prefetch.rate
         pace = "nothing measured yet" if rate is None else f"handlers take {rate:.3g} per second"

@@ -148,10 +148,12 @@ class Handoff:
 
     def recall(self, unwanted: Callable[[Message], bool]) -> list[Message]:
         """Take back those that are unwanted, and those that threads have rejected."""
-        recalled = [self._rejected.popleft() for _ in range(len(self._rejected))]
-        messages = self._drain()
-        recalled += filter(unwanted, messages)
-        self._fill([message for message in messages if not unwanted(message)])
+        rejected = [self._rejected.popleft() for _ in range(len(self._rejected))]
+        recalled = [message for message in rejected if message._answer is None]
+        if len(self):
+            messages = self._drain()
+            recalled += filter(unwanted, messages)
+            self._fill([message for message in messages if not unwanted(message)])
         return recalled
 
     def _return_rejected(self) -> None:

@@ -87,7 +87,6 @@ class Inbox:
         self._free_changed = monotonic()
         self._idle = 0.0
         self._gathering = 0
-        self._gathering_since: float | None = None  # the first message of the batch
         self._chunk = 1
         self._released = 0
         self._handed_at = -inf
@@ -145,6 +144,11 @@ class Inbox:
         front = self.messages[0]._delivery.deadline if self.messages else inf
         return min([front, *(each.oldest_deadline() for each in self.read_ahead)])
 
+    def next_deadline(self) -> float:
+        """Return when the first of the messages that wait times out."""
+        deadlines = (message._delivery.deadline for message in self.messages)
+        return min([*deadlines, *(each.oldest_deadline() for each in self.read_ahead)], default=inf)
+
     def review(self) -> None:
         """Have the RDY sent that the readers need now."""
         self._coordinator.review()
@@ -171,6 +175,7 @@ class Inbox:
             return
         self.messages.extendleft(reversed(messages))
         self._wake_for_room()
+        _wake_all(self._gatherers)
 
     def released(self, count: int) -> None:
         """Count messages that were answered."""
@@ -185,16 +190,18 @@ class Inbox:
 
     def remove(self, unwanted: Callable[[Message], bool]) -> list[Message]:
         """Take out messages that must not be handed out; return them."""
-        removed = [message for message in self.messages if unwanted(message)]
+        removed = list(filter(unwanted, self.messages))
         if removed:
-            kept = [message for message in self.messages if not unwanted(message)]
+            gone = set(removed)
+            kept = [message for message in self.messages if message not in gone]
             self.messages.clear()
             self.messages.extend(kept)
-        for each in self.read_ahead:
-            recalled = each.recall(unwanted)
+        recalled = [message for each in self.read_ahead for message in each.recall(unwanted)]
+        if recalled:
             self.in_hands -= len(recalled)
-            removed += recalled
-        return removed
+            self._wake_for_room()
+            _wake_all(self._watchers)
+        return removed + recalled
 
     def close(self, error: BaseException | None = None) -> list[Message]:
         """Hand out no more; return what was waiting."""
@@ -219,19 +226,19 @@ class Inbox:
 
     def turn(self) -> Iterator[Message]:
         """Hand out messages, one by one, until there are none or the loop must have its turn."""
-        messages, now = self.messages, monotonic()
-        ends = now + _TURN_SECONDS
-        self._handed_at = now
+        messages, popleft = self.messages, self.messages.popleft
+        self._begin_turn()
+        if self._handed_at >= self.check_at:
+            self._coordinator.check(self._handed_at)
         for _ in range(_TURN_MESSAGES):
-            if now >= self.check_at:
-                self._coordinator.check(now)
             if not messages or (self.in_hands >= self._most and not self.ready()):
                 return
             self.in_hands += 1
-            yield messages.popleft()
-            now = monotonic()
-            if now > ends:
-                return
+            yield popleft()
+            if monotonic() >= self._look_at:
+                if monotonic() >= self._turn_ends:
+                    return
+                self._coordinator.check(monotonic())
 
     def take_many(self, size: int) -> list[Message]:
         """Take up to ``size`` messages, as many as there are; only if ``ready``."""
@@ -260,16 +267,16 @@ class Inbox:
                 return False
             waiter = asyncio.get_running_loop().create_future()
             self._waiters[waiter] = None
-            if demand:
-                self._begin_waiting()
+            self._set_free(demand, monotonic())
             try:
+                if demand and self.restrained:
+                    self._coordinator.review()
                 await waiter
             except BaseException:
                 self._pass_on(waiter)
                 raise
             finally:
-                if demand:
-                    self._set_free(-1, monotonic())
+                self._set_free(-demand, monotonic())
         return True
 
     async def next(self) -> Message:
@@ -292,13 +299,14 @@ class Inbox:
         ``max_wait`` goes on counting from the first of them.
         """
         self._gathering += size
-        self._begin_waiting()
+        self._set_free(+1, monotonic())
         try:
+            if self.restrained:
+                self._coordinator.review()
             while not self.closed:
                 if (seconds := self._gathering_time(size, max_wait)) > 0:
                     await self._arrival(seconds)
                 elif batch := self.take_many(size):
-                    self._gathering_since = None
                     self._chunk = size
                     self._handed_at = monotonic()
                     return batch
@@ -333,18 +341,13 @@ class Inbox:
     def _gathering_time(self, size: int, max_wait: float) -> float:
         """Return the seconds until a batch must go out; 0: now."""
         if not self.ready():
-            if not self.messages:
-                self._gathering_since = None
             return inf
-        now = monotonic()
-        if self._gathering_since is None:
-            self._gathering_since = now
         if len(self.messages) >= min(size, self._most - self.in_hands):
             return 0.0
-        first = self.messages[0]._delivery
+        first, now = self.messages[0]._delivery, monotonic()
         # Later it might time out before the batch is handled.
         latest = first.deadline - first.subscription.msg_timeout / 2
-        ends = min(self._gathering_since + max_wait, latest)
+        ends = min(first.arrived + max_wait, latest)
         return 0.0 if ends <= now or self._coordinator.is_starved() else ends - now
 
     async def _arrival(self, seconds: float) -> None:
@@ -359,11 +362,6 @@ class Inbox:
             self._gatherers.pop(waiter, None)
             if timer is not None:
                 timer.cancel()
-
-    def _begin_waiting(self) -> None:
-        self._set_free(+1, monotonic())
-        if self.restrained:
-            self._coordinator.review()
 
     def _set_free(self, change: int, now: float) -> None:
         self._idle += self._free * (now - self._free_changed)

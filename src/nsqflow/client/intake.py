@@ -322,15 +322,17 @@ class Intake:
         """Drop messages that timed out while they waited; take those in user code off RDY."""
         dropped = self._take_back(lambda m: m._delivery.deadline <= now)
         if dropped:
+            expired = sum(not m._delivery.subscription.gone for m in dropped)
             self._drop(dropped)
-            self._count_expired(len(dropped), now)
+            if expired:
+                self._count_expired(expired, now)
         next_check = inf
         for subscription in self.subscriptions.values():
-            expired, soonest = subscription.expire(now)
+            count, soonest = subscription.expire(now)
             next_check = min(next_check, max(soonest, now + _CHECK_GAP))
-            if expired:
-                self.rdy.expired(subscription, expired)
-        waiting = min(self.inbox.oldest_deadline(), self._letters.next_deadline())
+            if count:
+                self.rdy.expired(subscription, count)
+        waiting = min(self.inbox.next_deadline(), self._letters.next_deadline())
         self._check_by(min(next_check, waiting))
 
     def _check_by(self, deadline: float) -> None:
@@ -368,8 +370,8 @@ class Intake:
         self.counts.expired += count
         if now >= self._expired_told + self.prefetch.msg_timeout:  # once per burst
             text = (
-                f"{count} messages timed out before a handler was free; nsqd delivers them again. "
-                "Handlers are slower than msg_timeout allows"
+                f"messages time out before a handler is free, {count} so far; nsqd delivers them "
+                "again. Handlers are slower than msg_timeout allows"
             )
             logger.warning("%s/%s: %s", self.topic, self.channel, text)
             self.news.tell("expired", None, text)

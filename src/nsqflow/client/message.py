@@ -18,10 +18,11 @@ if TYPE_CHECKING:
 class Delivery:
     """What the messages of one read have in common."""
 
-    __slots__ = ("deadline", "subscription")
+    __slots__ = ("arrived", "deadline", "subscription")
 
-    def __init__(self, subscription: Subscription, deadline: float) -> None:
+    def __init__(self, subscription: Subscription, arrived: float, deadline: float) -> None:
         self.subscription = subscription
+        self.arrived = arrived
         self.deadline = deadline
 
 

@@ -10,8 +10,8 @@ the readers (handlers, threads, iterating code):
   what the readers have handled since they started or last stalled: full within a few round
   trips where they are fast;
 - from then on it is what the readers hold, and what they are expected to start within a
-  quarter of ``msg_timeout`` at the measured rate. Half of it is allowed; the rest is for
-  readers that become slower.
+  quarter of ``msg_timeout`` at the measured rate. They may take half of ``msg_timeout``: so
+  there is time if they become slower.
 
 The time is an argument, and nothing here waits. Time in which readers wait for messages
 does not count for the rate.
@@ -27,6 +27,7 @@ _GROWTH = 3  # messages ahead for each one handled since the start or the last s
 _UNMEASURED = 10  # messages ahead for a reader that has waited for the first one in vain
 _UNMEASURED_AFTER = 1.0  # seconds of such waiting
 _RAISE, _LOWER = 1.25, 0.75  # smaller changes than these are not worth a command
+_REMEMBERED = 64.0  # messages that count for the rate, and less if they take long
 
 
 class Limit(Enum):
@@ -76,6 +77,8 @@ class Prefetch:
         """When ``update`` is due even if nothing happens."""
         self._handled = 0.0  # of late: both fade with the busy time that passes
         self._busy = 0.0
+        self._pending = 0.0  # busy time since the last one was handled
+        self._readers = 1
         self._completed = 0
         self._proven_from = 0
         self._unmeasured = 0
@@ -83,16 +86,22 @@ class Prefetch:
         self._idle = 0.0
         self._measured_at: float | None = None
         self._free_since: float | None = None
+        self._free_now = self._free_before = 0
+        self._free_counted = -math.inf
 
     @property
     def rate(self) -> float | None:
         """Messages per second that the readers handle while they are busy; None if unknown."""
-        if not self._completed or not self._handled:
+        if not self._handled:
             return None
-        return self._handled / self._busy if self._busy > 0 else math.inf
+        if self._pending * self._handled <= self._busy:
+            return self._handled / self._busy if self._busy > 0 else math.inf
+        # What they are at takes longer than before.
+        return (self._handled + self._readers) / (self._busy + self._pending)
 
     def update(self, readers: Readers, now: float) -> int:
         """Return the window; call it after every event and at ``next_update_at``."""
+        self._count_readers(readers, now)
         self._measure(readers, now)
         self._await_first(readers, now)
         target = self._target(readers, now)
@@ -111,23 +120,41 @@ class Prefetch:
 
     # Private methods
 
+    def _count_readers(self, readers: Readers, now: float) -> None:
+        """Know of as many readers as were free together lately: iterating code is not counted."""
+        if now >= self._free_counted + self.msg_timeout:
+            self._free_before, self._free_now = self._free_now, 0
+            self._free_counted = now
+        self._free_now = max(self._free_now, readers.free)
+        readers.total = max(readers.total, self._free_now, self._free_before)
+        self._readers = readers.total
+
     def _measure(self, readers: Readers, now: float) -> None:
         # What busy readers hold is not handled yet.
         completed = readers.handed - (readers.total - readers.free) * readers.chunk
         completed = max(self._completed, completed)
         if self._measured_at is not None and readers.handed:
-            idle = (readers.idle - self._idle) / readers.total
-            busy = max(0.0, now - self._measured_at - idle)
-            fade = math.exp(-8 * busy / self.msg_timeout)
-            self._handled = self._handled * fade + completed - self._completed
-            self._busy = self._busy * fade + busy
+            # Threads add to the idle time when they please: no more than the time that passed.
+            idle = max(0.0, readers.idle - self._idle) / readers.total
+            self._pending += max(0.0, now - self._measured_at - idle)
+        if completed > self._completed:
+            self._add_sample(completed - self._completed)
         self._completed = completed
         self._idle = readers.idle
         self._measured_at = now
 
+    def _add_sample(self, handled: int) -> None:
+        fade = math.exp(-8 * self._pending / self.msg_timeout)
+        self._handled = self._handled * fade + handled
+        self._busy = self._busy * fade + self._pending
+        self._pending = 0.0
+        if self._handled > _REMEMBERED:
+            self._busy *= _REMEMBERED / self._handled
+            self._handled = _REMEMBERED
+
     def _await_first(self, readers: Readers, now: float) -> None:
         """Allow a few more while nothing comes: then one round trip serves a small burst."""
-        if not readers.free:
+        if readers.free < readers.total:
             self._free_since = None
         elif self._free_since is None:
             self._free_since = now
@@ -170,20 +197,23 @@ class Prefetch:
         """Return how many messages may wait for readers that are busy."""
         proven = max(self._unmeasured, _GROWTH * (self._completed - self._proven_from))
         rate = self.rate
-        if rate is None:
+        if rate is None or rate == math.inf:
             return proven
-        startable = rate * self.msg_timeout / 4
-        if startable >= proven:
-            return proven
-        return max(int(startable), int(startable >= 0.5))  # one, if it starts within half
+        # One that waits may have to do so until a reader has handled the one before, and is
+        # then handled itself: both in time.
+        spare = 0.75 * self.msg_timeout - 2 * self._readers / rate
+        if spare < 0:
+            return 0
+        startable = max(int(rate * self.msg_timeout / 4), 1)
+        return min(proven, startable, 1 + int(rate * spare))
 
     def _plan_update(self, readers: Readers, now: float) -> None:
         half = self.msg_timeout / 2
         times = [math.inf]
         if _demand(readers):
             times.append(now + half)
-            if self._free_since is not None and not self._unmeasured:
-                times.append(max(self._free_since + _UNMEASURED_AFTER, now))
+            if self._free_since is not None and now < self._free_since + _UNMEASURED_AFTER:
+                times.append(self._free_since + _UNMEASURED_AFTER)
         elif self.window:
             times.append(readers.handed_at + half)
         if self.window:

@@ -96,8 +96,11 @@ class RdyPlan(Generic[K]):
 
     def received(self, key: K, count: int, now: float) -> None:
         """A connection brought messages."""
-        if self._allowances[key].receive(count, now):
+        allowance = self._allowances[key]
+        if allowance.receive(count, now):
             self._dirty = True
+        elif self._window < self._max_in_flight and allowance.in_flight >= allowance.rdy:
+            self._dirty = True  # it may get more of the window of prefetch
 
     def answered(self, key: K, count: int) -> None:
         """Messages of a connection were finished or requeued."""
@@ -202,7 +205,8 @@ class RdyPlan(Generic[K]):
             if each.rdy > each.wanted:
                 each.send(each.wanted, now, self._settle)
         room = capacity - sum(each.charge(now) for each in allowances)
-        ahead = self._window - sum(max(each.rdy, each.in_flight) for each in allowances)
+        window = self._window + self._division.probes
+        ahead = window - sum(max(each.rdy, each.in_flight) for each in allowances)
         # One for each comes before more for some: who has none would not even wake up.
         for most in (1, self._max_in_flight):
             for each in allowances:

@@ -30,7 +30,9 @@ logger = logging.getLogger(__name__)
 
 # What may be in flight before a peer counts as one that ignores RDY.
 _SURPLUS = 4  # times the RDY
-_LEAST_SURPLUS = 1000  # messages
+_MIN_SURPLUS = 1000  # messages
+
+_MIN_MSG_TIMEOUT = 0.1  # seconds
 
 
 class Recipient(Protocol):
@@ -99,7 +101,8 @@ class Subscription:
     def opened(self, connection: Connection) -> None:
         """Take the connection, subscribed."""
         self.connection = connection
-        self.msg_timeout = connection.reply.msg_timeout / 1000
+        # A peer that announces none at all must not upset the consumer.
+        self.msg_timeout = max(_MIN_MSG_TIMEOUT, connection.reply.msg_timeout / 1000)
         self._max_msg_timeout = connection.reply.max_msg_timeout / 1000
 
     @property
@@ -161,8 +164,7 @@ class Subscription:
         finished = 0 if self.lost else self._write(messages, ids)
         expired = self._forget_expired(messages) if self._expired else 0
         self.in_flight -= len(messages) - expired
-        if len(self._held) > 2 * self.in_flight + 16:
-            self._held = self.unanswered
+        self._compact()
         self._recipient.settled(self, messages, finished, expired)
 
     def _write(self, messages: list[Message], finished: list[bytes]) -> int:
@@ -221,6 +223,7 @@ class Subscription:
             message._answer = ABANDONED
         expired = self._forget_expired(messages) if self._expired else 0
         self.in_flight -= len(messages) - expired
+        self._compact()
         return expired
 
     def expire(self, now: float) -> tuple[int, float]:
@@ -240,6 +243,11 @@ class Subscription:
                 soonest = min(soonest, message.deadline)
         self.in_flight -= expired
         return expired, soonest
+
+    def _compact(self) -> None:
+        """Let go of messages that were answered or dropped, once they are the most."""
+        if len(self._held) > 2 * (self.in_flight + len(self._expired)) + 16:
+            self._held = self.unanswered
 
     def _forget_expired(self, messages: list[Message]) -> int:
         known = self._expired.intersection(messages)
@@ -266,13 +274,13 @@ class Subscription:
         if self.lost:  # closed over what came before
             return
         now = self._loop.time()
-        delivery = Delivery(self, now + self.msg_timeout)
+        delivery = Delivery(self, now, now + self.msg_timeout)
         messages = batch.apart(partial(Message, delivery))
         self._held += messages
         self.in_flight += len(messages)
         self.received += len(messages)
         self._recipient.arrived(self, messages, now, batch.most_attempts)
-        if self.in_flight > _LEAST_SURPLUS:
+        if self.in_flight > _MIN_SURPLUS:
             self._check_surplus(now)
 
     def _check_surplus(self, now: float) -> None:
@@ -283,7 +291,7 @@ class Subscription:
         if self.in_flight <= _SURPLUS * highest:
             return
         self._recipient.check(now)
-        if self.in_flight > max(_LEAST_SURPLUS, _SURPLUS * highest):
+        if self.in_flight > max(_MIN_SURPLUS, _SURPLUS * highest):
             assert self.connection is not None
             self.connection.abort(
                 RemoteProtocolError(

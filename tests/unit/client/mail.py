@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, cast
 
@@ -35,7 +36,7 @@ class Desk:
     ) -> Message:
         subscription = cast("Subscription", self)
         header = b"\0\0\0\0\0\0\0\1" + attempts.to_bytes(2, "big") + id
-        return Message(Delivery(subscription, DEADLINE), header, body)
+        return Message(Delivery(subscription, time.monotonic(), DEADLINE), header, body)
 
     def messages(self, count: int) -> list[Message]:
         return [self.message(b"%d" % number) for number in range(count)]

@@ -6,6 +6,7 @@ server here, half the way of a message back; within its half each comes as late 
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from dataclasses import dataclass, field
 from random import Random
@@ -126,6 +127,10 @@ class Consumer(RuleBasedStateMachine):
         self.max_in_flight = max_in_flight
         self.plan.set_max_in_flight(max_in_flight)
 
+    @rule(window=st.integers(0, 40) | st.just(math.inf))
+    def set_window(self, window: float) -> None:
+        self.plan.window = window
+
     @rule(throttle=st.sampled_from(Throttle))
     def set_throttle(self, throttle: Throttle) -> None:
         self.plan.throttle = throttle
@@ -172,6 +177,8 @@ class Consumer(RuleBasedStateMachine):
             assert not any(rdys.values())
         if self.plan.throttle is Throttle.TESTING:
             assert sum(rdys.values()) <= 1
+        window = self.plan.window
+        assert sum(rdys.values()) <= (window + max(1, window // 4) if window else 0)
         review = self.plan.next_review(self.now)
         assert review is None or review > self.now, "the owner would spin"
         for key, server in self.servers.items():
@@ -216,6 +223,7 @@ class Consumer(RuleBasedStateMachine):
         self.plan.orphans_answered(self.orphans)
         self.orphans = 0
         self.plan.throttle = Throttle.FULL
+        self.plan.window = math.inf
 
     def follow_reviews(self, seconds: float) -> None:
         end, rounds = self.now + seconds, 0
