@@ -6,6 +6,7 @@ import asyncio
 import re
 from collections import Counter
 from collections.abc import Iterator
+from itertools import count
 from pathlib import Path
 from random import Random
 from typing import Final, TypedDict
@@ -443,6 +444,46 @@ async def test_an_nsqd_that_ignores_rdy_is_left_before_it_fills_the_memory(topic
             assert consumer.stats().counts.received <= 3000  # 1000, and what was read with it
             assert consumer.stats().waiting == 0
             held[0].finish()
+
+
+@asynchronous
+async def test_messages_that_expire_unread_leave_nothing_in_memory(topic: str) -> None:
+    # Scripted: it sends what was not asked for, few enough not to be left for it.
+    numbers = count()
+
+    def send(connection: Connection) -> None:
+        connection.send_messages(
+            nsq.Message(timestamp=0, attempts=1, id=b"%016d" % next(numbers), body=b"x")
+            for _ in range(500)
+        )
+
+    async with (
+        ScriptedNsqd(reply=nsq.IdentifyReply(msg_timeout=200)) as peer,
+        Consumer(topic, "ch", nsqd=peer.address, max_in_flight=1) as consumer,
+    ):
+        first = asyncio.create_task(take(consumer, 1))
+        await peer.received(nsq.Rdy)
+        send(peer.connections[0])
+        held = await first
+        for expired in range(500, 3000, 500):
+            await eventually(lambda n=expired: consumer.stats().counts.expired >= n - 1)  # type: ignore[misc]
+            send(peer.connections[0])
+        assert consumer._intake is not None
+        [subscription] = consumer._intake.subscriptions.values()
+        assert len(subscription._held) <= 2 * 500 + 32
+        held[0].finish()
+
+
+@asynchronous
+async def test_an_nsqd_that_announces_no_timeout_does_not_end_the_others(
+    nsqd: Nsqd, topic: str
+) -> None:
+    await publish(nsqd, topic, *[b"x"] * 20)
+    async with ScriptedNsqd(reply=nsq.IdentifyReply(msg_timeout=0)) as peer:
+        servers = [nsqd.tcp_address, peer.address]
+        async with Consumer(topic, "ch", nsqd=servers) as consumer:
+            for message in await take(consumer, 20):
+                message.finish()
 
 
 @asynchronous

@@ -372,3 +372,54 @@ async def test_what_is_put_back_comes_first_and_goes_back_once_it_is_closed() ->
     inbox.in_hands += 1
     inbox.put_back(late)
     assert coordinator.given_back == late
+
+
+class FakeReadAhead:
+    """Messages that were taken for a thread, all of which are unwanted."""
+
+    readers = 1
+    handed_at = 0.0
+
+    def __init__(self, messages: list[Message]) -> None:
+        self.messages = messages
+
+    def __len__(self) -> int:
+        return len(self.messages)
+
+    def free(self) -> int:
+        return 0
+
+    def idle_seconds(self, now: float) -> float:
+        return 0.0
+
+    def oldest_deadline(self) -> float:
+        return 0.0
+
+    def recall(self, unwanted: Callable[[Message], bool]) -> list[Message]:
+        recalled, self.messages = self.messages, []
+        return recalled
+
+
+@asynchronous
+async def test_places_of_messages_that_are_recalled_from_threads_are_free_again() -> None:
+    inbox = Inbox(2, FakeCoordinator())
+    inbox.put(Desk().messages(3))
+    inbox.read_ahead.append(FakeReadAhead(inbox.take_many(2)))
+    assert (inbox.outstanding, inbox.queued, inbox.in_hands) == (0, 3, 2)
+    reader = await waiting(inbox.next)
+    holder = await waiting(inbox.hold)
+    inbox.remove(lambda message: False)
+    await asyncio.wait_for(asyncio.gather(reader, holder), 5)
+    assert inbox.in_hands == 2
+
+
+@asynchronous
+async def test_what_is_put_back_is_seen_by_batches_that_are_being_gathered() -> None:
+    inbox = Inbox(10, FakeCoordinator())
+    inbox.put(Desk().messages(2))
+    taken = inbox.take_many(2)
+    batches: list[list[Message]] = []
+    task = await waiting(lambda: inbox.gather(2, 3600), batches)
+    inbox.put_back(taken)
+    await asyncio.wait_for(task, 5)
+    assert batches == [taken]
