@@ -1,7 +1,10 @@
 """Which nsqlookupd to ask in each round, and what their answers say together.
 
-Every round asks all of them, because each knows only the nsqd that registered with it. One
-that failed three times in a row is asked in fewer and fewer rounds, and none waits for it.
+Every round asks all of them, because each knows only the nsqd that registered with it. No
+round waits for one that failed three times in a row. If those were failures of ordinary
+rounds, it is asked in fewer and fewer of them. Two kinds of rounds ask all of them, and their
+failures don't count for that: early rounds, which come seconds apart, and those in which all
+have failed so often, where to skip them would leave none to ask.
 
 When a round is due says ``nsqflow.client.lookup_schedule``. No I/O, clock or randomness here:
 ``nsqflow.client.poller`` brings them.
@@ -16,9 +19,9 @@ from nsqflow.errors import ConfigError, NsqError
 from nsqflow.protocol.lookup import LookupAnswer, Node, TopicMeta
 
 SICK_AFTER = 3
-"""Failures in a row from which on an address is skipped at times, and never waited for."""
+"""Failures in a row from which on an address is not waited for, and may be skipped."""
 
-_MOST_DOUBLINGS = 4  # a sick address is asked every 16th round at least
+_MOST_DOUBLINGS = 4  # an address is asked in every 16th ordinary round at least
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,18 +40,20 @@ class Health:
 
     failures: int = 0
     """In a row, until now."""
+    counted_failures: int = 0
+    """Those of them that make ordinary rounds skip it."""
     last_error: NsqError | None = None
     last_success: int | None = None
     """The number of the round; None: never."""
 
     @property
     def sick(self) -> bool:
-        """Whether it is skipped at times."""
+        """Whether no round waits for it."""
         return self.failures >= SICK_AFTER
 
 
 def rounds_between(failures: int) -> int:
-    """How far apart the rounds are that ask an address after so many failures in a row."""
+    """Return how far apart the ordinary rounds are that ask an address after its failures."""
     doublings = min(max(failures - SICK_AFTER + 1, 0), _MOST_DOUBLINGS)
     return int(2**doublings)
 
@@ -82,8 +87,9 @@ class Discovery:
         if not self._health:
             raise ConfigError("no nsqlookupd address; at least one is needed")
         self._number = 0
-        self._last_asked = dict.fromkeys(self._health, 0)
-        self._pending: set[str] = set()  # asked and not heard of
+        self._ordinary = 0  # rounds that were not early
+        self._last_asked = dict.fromkeys(self._health, 0)  # the ordinary round
+        self._pending: dict[str, bool] = {}  # asked and not heard of: does a failure count
         self._awaited: set[str] = set()  # those of them for which the round waits
         self._gathered: dict[str, LookupAnswer] = {}  # by this round, until it is settled
         self._kept: dict[str, LookupAnswer] = {}  # what counts now
@@ -117,13 +123,20 @@ class Discovery:
         """How each nsqlookupd has been doing, in the order they were named."""
         return dict(self._health)
 
-    def begin_round(self) -> Round:
+    def begin_round(self, *, early: bool) -> Round:
         """Start the next round; a question of an earlier one that is still open stays so."""
         self._number += 1
-        asked = tuple(filter(self._is_due, self._health))
+        self._ordinary += not early
+        asks_all = early or all(health.sick for health in self._health.values())
+        asked = tuple(
+            address
+            for address in self._health
+            if address not in self._pending and (asks_all or self._is_due(address))
+        )
         awaited = tuple(address for address in asked if not self._health[address].sick)
-        self._last_asked |= dict.fromkeys(asked, self._number)
-        self._pending.update(asked)
+        if not early:
+            self._last_asked |= dict.fromkeys(asked, self._ordinary)
+        self._pending |= dict.fromkeys(asked, not asks_all)
         self._awaited = set(awaited)
         self._gathered = {}
         self._trusted = self._answered = False
@@ -132,7 +145,7 @@ class Discovery:
     def succeeded(self, address: str, answer: LookupAnswer) -> None:
         """Take the answer of one; that it knows no node is an answer, too."""
         before = self._health[address]
-        self._health[address] = replace(before, failures=0, last_success=self._number)
+        self._health[address] = Health(last_error=before.last_error, last_success=self._number)
         (self._kept if self.settled else self._gathered)[address] = answer
         self._answered = True
         self._trusted = self._trusted or address in self._awaited
@@ -141,7 +154,12 @@ class Discovery:
     def failed(self, address: str, error: NsqError) -> None:
         """Note that one could not be asked, or gave no usable answer."""
         before = self._health[address]
-        self._health[address] = replace(before, failures=before.failures + 1, last_error=error)
+        self._health[address] = replace(
+            before,
+            failures=before.failures + 1,
+            counted_failures=before.counted_failures + self._pending.get(address, False),
+            last_error=error,
+        )
         self._end_question(address)
 
     def abandon(self) -> None:
@@ -150,13 +168,11 @@ class Discovery:
         self._awaited.clear()
 
     def _is_due(self, address: str) -> bool:
-        if address in self._pending:
-            return False
-        since = self._number - self._last_asked[address]
-        return since >= rounds_between(self._health[address].failures)
+        since = self._ordinary - self._last_asked[address]
+        return since >= rounds_between(self._health[address].counted_failures)
 
     def _end_question(self, address: str) -> None:
-        self._pending.discard(address)
+        self._pending.pop(address, None)
         if address not in self._awaited:
             return
         self._awaited.discard(address)

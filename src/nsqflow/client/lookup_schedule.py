@@ -41,14 +41,15 @@ class LookupSchedule:
         """When the next round is due."""
         return min(self._ordinary_at, self._early_at)
 
-    def begin(self) -> None:
-        """Begin a round; it serves everything that was reported until now."""
+    def begin(self) -> bool:
+        """Begin a round, which serves all that was reported until now; return if it is early."""
         self._is_early = self._early_at < self._ordinary_at
         if self._is_early:
             self._gap = min(max(2 * self._gap, self._min_gap), self._interval)
         self._early_at = float("inf")
         self._is_retry, self._retry = self._retry, False
         self._under_way = True
+        return self._is_early
 
     def end(self, now: float, chance: float) -> None:
         """End the round, and plan the next."""

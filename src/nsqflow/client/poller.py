@@ -73,8 +73,7 @@ class LookupPoller:
         clock = asyncio.get_running_loop().time
         try:
             while True:
-                self._schedule.begin()
-                await self._round()
+                await self._round(early=self._schedule.begin())
                 self._schedule.end(clock(), self._random())
                 await self._pause()
         finally:
@@ -103,8 +102,8 @@ class LookupPoller:
         """How each nsqlookupd has been doing."""
         return self._discovery.health()
 
-    async def _round(self) -> None:
-        this = self._discovery.begin_round()
+    async def _round(self, *, early: bool) -> None:
+        this = self._discovery.begin_round(early=early)
         self._told = None
         queries = {address: asyncio.create_task(self._ask(address)) for address in this.asked}
         self._queries.update(queries.values())
@@ -150,7 +149,7 @@ class LookupPoller:
         if failures == 1:
             logger.warning("nsqlookupd failed: %s", error)
         elif failures == SICK_AFTER:
-            logger.warning("nsqlookupd failed %d times, is asked less often: %s", failures, error)
+            logger.warning("nsqlookupd failed %d times, is not waited for: %s", failures, error)
         if self._on_failure:
             _call(self._on_failure, address, error)
         self._tell()

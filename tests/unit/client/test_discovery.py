@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nsqflow.client.discovery import Discovery, Round, merge, rounds_between
+from nsqflow.client.lookup_schedule import LookupSchedule
 from nsqflow.client.poller import LookupPoller
 from nsqflow.errors import ConfigError, DiscoveryError, NsqError
 from nsqflow.http.client import HttpAddress, HttpClient
@@ -43,10 +44,17 @@ def finish(machine: Discovery, this: Round, answers: dict[str, LookupAnswer]) ->
             machine.failed(address, BROKEN)
 
 
+def finish_one(machine: Discovery, answers: dict[str, LookupAnswer]) -> Round:
+    """Hold an ordinary round."""
+    this = machine.begin_round(early=False)
+    finish(machine, this, answers)
+    return this
+
+
 def fail_times(machine: Discovery, address: str, failures: int) -> None:
     """Let one nsqlookupd fail so often, while the others know nothing."""
     while machine.health()[address].failures < failures:
-        this = machine.begin_round()
+        this = machine.begin_round(early=False)
         finish(machine, this, {each: knows() for each in this.asked if each != address})
 
 
@@ -54,17 +62,46 @@ def fail_times(machine: Discovery, address: str, failures: int) -> None:
 
 
 def test_a_round_asks_all_and_waits_for_all() -> None:
-    assert discovery(A, B).begin_round() == Round(1, (A, B), (A, B))
+    assert discovery(A, B).begin_round(early=False) == Round(1, (A, B), (A, B))
 
 
 def test_one_that_fails_is_asked_less_and_less_often() -> None:
-    machine, asked = discovery(A), list[int]()
+    machine, asked = discovery(A, B), list[int]()
     for number in range(1, 70):
-        this = machine.begin_round()
-        if this.asked:
+        this = machine.begin_round(early=False)
+        if A in this.asked:
             asked.append(number)
-        finish(machine, this, {})
+        finish(machine, this, {B: knows()})
     assert asked == [1, 2, 3, 5, 9, 17, 33, 49, 65]
+
+
+def test_where_all_have_failed_often_all_are_asked_in_each_round() -> None:
+    machine = discovery(A, B)
+    for _ in range(20):
+        this = machine.begin_round(early=False)
+        assert this.asked == (A, B)
+        finish(machine, this, {})
+    finish(machine, machine.begin_round(early=False), {B: knows()})
+    asked = [finish_one(machine, {B: knows()}).asked for _ in range(3)]
+    assert asked == [(B,), (A, B), (B,)], "only 3 of its failures count"
+
+
+def test_an_early_round_asks_all_and_waits_for_none_that_fails_often() -> None:
+    machine = discovery(A, B)
+    fail_times(machine, A, 6)
+    for _ in range(3):
+        this = machine.begin_round(early=True)
+        assert (this.asked, this.awaited) == ((A, B), (B,))
+        finish(machine, this, {B: knows()})
+
+
+def test_failures_of_early_rounds_make_no_ordinary_round_skip_one() -> None:
+    machine = discovery(A, B)
+    for _ in range(10):
+        finish(machine, machine.begin_round(early=True), {B: knows()})
+    asked = [finish_one(machine, {B: knows()}) for _ in range(5)]
+    assert [A in this.asked for this in asked] == [True, True, True, False, True]
+    assert {this.awaited for this in asked} == {(B,)}
 
 
 @pytest.mark.parametrize(
@@ -77,49 +114,86 @@ def test_the_rounds_between_two_questions_double_up_to_16(failures: int, rounds:
 def test_a_single_success_restores_it_at_once() -> None:
     machine = discovery(A, B)
     fail_times(machine, A, 6)
-    while A not in (this := machine.begin_round()).asked:
+    while A not in (this := machine.begin_round(early=False)).asked:
         finish(machine, this, {B: knows()})
     assert this.awaited == (B,)
     finish(machine, this, {A: knows(), B: knows()})
-    assert machine.begin_round() == Round(this.number + 1, (A, B), (A, B))
+    assert machine.begin_round(early=False) == Round(this.number + 1, (A, B), (A, B))
 
 
 def test_a_question_still_open_is_not_asked_a_second_time() -> None:
     machine = discovery(A, B)
     fail_times(machine, A, 3)
-    while A not in (this := machine.begin_round()).asked:
+    while A not in (this := machine.begin_round(early=False)).asked:
         finish(machine, this, {B: knows()})
     for _ in range(20):
         machine.succeeded(B, knows())
-        assert machine.begin_round().asked == (B,)
+        assert machine.begin_round(early=False).asked == (B,)
     machine.failed(A, BROKEN)
     machine.succeeded(B, knows())
-    assert machine.begin_round().asked == (A, B)
+    assert machine.begin_round(early=False).asked == (A, B)
 
 
 def test_an_abandoned_question_may_be_asked_again() -> None:
     machine = discovery(A)
-    machine.begin_round()
+    machine.begin_round(early=False)
     machine.abandon()
     assert machine.settled
-    assert machine.begin_round().asked == (A,)
+    assert machine.begin_round(early=False).asked == (A,)
 
 
-@given(st.lists(st.fixed_dictionaries({A: st.booleans(), B: st.booleans(), C: st.booleans()})))
+@given(
+    st.lists(
+        st.tuples(
+            st.booleans(),
+            st.fixed_dictionaries({A: st.booleans(), B: st.booleans(), C: st.booleans()}),
+        )
+    )
+)
 def test_each_is_asked_as_its_own_failures_say_and_no_round_waits_for_a_sick_one(
-    rounds: list[dict[str, bool]],
+    rounds: list[tuple[bool, dict[str, bool]]],
 ) -> None:
-    machine = discovery(A, B, C)
-    failures, due = dict.fromkeys((A, B, C), 0), dict.fromkeys((A, B, C), 1)
-    for number, well in enumerate(rounds, 1):
-        this = machine.begin_round()
-        assert this.asked == tuple(each for each in (A, B, C) if due[each] <= number)
+    machine, ordinary = discovery(A, B, C), 0
+    failures, counted = dict.fromkeys((A, B, C), 0), dict.fromkeys((A, B, C), 0)
+    last = dict.fromkeys((A, B, C), 0)
+    for early, well in rounds:
+        ordinary += not early
+        everyone = early or min(failures.values()) >= 3
+        due = {each: last[each] + rounds_between(counted[each]) for each in (A, B, C)}
+        this = machine.begin_round(early=early)
+        assert this.asked == tuple(e for e in (A, B, C) if everyone or due[e] <= ordinary)
         assert this.awaited == tuple(each for each in this.asked if failures[each] < 3)
         finish(machine, this, {each: knows() for each in this.asked if well[each]})
         for each in this.asked:
             failures[each] = 0 if well[each] else failures[each] + 1
-            due[each] = number + {0: 1, 1: 1, 2: 1, 3: 2, 4: 4, 5: 8}.get(failures[each], 16)
+            counted[each] = 0 if well[each] else counted[each] + (not everyone)
+            last[each] = last[each] if early else ordinary
         assert {each: health.failures for each, health in machine.health().items()} == failures
+
+
+@given(st.floats(0, 1000), st.integers(1, 3), st.booleans(), st.floats(0, 0.999))
+def test_after_an_outage_of_all_the_first_answer_comes_as_the_early_rounds_promise(
+    outage: float, count: int, one_stays_dead: bool, chance: float
+) -> None:
+    """All nsqlookupd are away as long as the nsqd, which was lost with them."""
+    interval, jitter, lost_at = 60.0, 0.3, 1000.0
+    dead = "10.0.0.9:4161"
+    addresses = (A, B, C)[:count] + (dead,) * one_stays_dead
+    machine, schedule = discovery(*addresses), LookupSchedule(interval, jitter)
+    schedule.begin()
+    schedule.end(lost_at - 10, chance)
+    schedule.lost("10.1.0.1:4150", lost_at, chance, worked=True)
+    back_at = lost_at + outage
+    while True:
+        now = schedule.round_at
+        this = machine.begin_round(early=schedule.begin())
+        well = {each: knows(1) for each in this.asked if now >= back_at and each != dead}
+        finish(machine, this, well)
+        schedule.end(now, chance)
+        if well:
+            break
+    waited = now - back_at
+    assert waited <= min(outage + 1, interval) * (1 + jitter) + 1e-6
 
 
 # --- what comes of it
@@ -131,7 +205,7 @@ def test_the_answer_is_the_union_of_the_last_round_that_had_any(
 ) -> None:
     machine, kept = discovery(A, B, C), dict[str, set[int]]()
     for known in rounds:
-        this = machine.begin_round()
+        this = machine.begin_round(early=False)
         heard = {each: known[each] for each in this.asked if each in known}
         finish(machine, this, {each: knows(*numbers) for each, numbers in heard.items()})
         replaced = heard.keys() & set(this.awaited)  # those who are late only add to the rest
@@ -143,26 +217,26 @@ def test_the_answer_is_the_union_of_the_last_round_that_had_any(
 
 def test_the_last_good_answer_is_kept_when_all_fail() -> None:
     machine = discovery(A, B)
-    finish(machine, machine.begin_round(), {A: knows(1), B: knows(2)})
-    finish(machine, machine.begin_round(), {})
+    finish(machine, machine.begin_round(early=False), {A: knows(1), B: knows(2)})
+    finish(machine, machine.begin_round(early=False), {})
     assert machine.answer() == knows(1, 2)
     assert not machine.answered
-    finish(machine, machine.begin_round(), {B: knows(3)})
+    finish(machine, machine.begin_round(early=False), {B: knows(3)})
     assert machine.answer() == knows(3)
 
 
 def test_that_nobody_knows_the_topic_is_an_answer() -> None:
     machine = discovery(A)
-    finish(machine, machine.begin_round(), {A: knows(1)})
-    finish(machine, machine.begin_round(), {A: knows()})
+    finish(machine, machine.begin_round(early=False), {A: knows(1)})
+    finish(machine, machine.begin_round(early=False), {A: knows()})
     assert machine.answer() == LookupAnswer()
     assert machine.answered
 
 
 def test_half_a_round_changes_nothing_yet() -> None:
     machine = discovery(A, B)
-    finish(machine, machine.begin_round(), {A: knows(1), B: knows(2)})
-    machine.begin_round()
+    finish(machine, machine.begin_round(early=False), {A: knows(1), B: knows(2)})
+    machine.begin_round(early=False)
     machine.succeeded(A, knows(3))
     assert machine.answer() == knows(1, 2)
     assert not machine.settled
@@ -174,7 +248,7 @@ def test_half_a_round_changes_nothing_yet() -> None:
 def test_a_late_answer_is_merged_into_the_one_that_counts() -> None:
     machine = discovery(A, B)
     fail_times(machine, A, 3)
-    while A not in machine.begin_round().asked:
+    while A not in machine.begin_round(early=False).asked:
         machine.succeeded(B, knows(2))
     machine.succeeded(B, knows(2))
     assert machine.settled
@@ -185,9 +259,9 @@ def test_a_late_answer_is_merged_into_the_one_that_counts() -> None:
 def test_a_late_answer_alone_does_not_replace_what_the_healthy_ones_said() -> None:
     machine = discovery(A, B)
     fail_times(machine, A, 3)
-    machine.begin_round()
+    machine.begin_round(early=False)
     machine.succeeded(B, knows(2))
-    assert machine.begin_round() == Round(5, (A, B), (B,))
+    assert machine.begin_round(early=False) == Round(5, (A, B), (B,))
     machine.succeeded(A, knows(1))
     machine.failed(B, BROKEN)
     assert machine.answer() == knows(1, 2)
@@ -218,17 +292,17 @@ def test_where_two_speak_of_the_same_thing_the_first_counts() -> None:
 def test_which_nsqlookupd_name_an_nsqd_is_kept() -> None:
     machine = discovery(A, B)
     assert machine.named_by() == {}
-    finish(machine, machine.begin_round(), {A: knows(1, 2, 2), B: knows(2, 3)})
+    finish(machine, machine.begin_round(early=False), {A: knows(1, 2, 2), B: knows(2, 3)})
     one, two, three = (node(number).address for number in (1, 2, 3))
     assert machine.named_by() == {one: (A,), two: (A, B), three: (B,)}
-    finish(machine, machine.begin_round(), {B: knows(2)})
+    finish(machine, machine.begin_round(early=False), {B: knows(2)})
     assert machine.named_by() == {two: (B,)}
 
 
 def test_how_each_is_doing_can_be_read() -> None:
     machine = discovery(A, B)
-    finish(machine, machine.begin_round(), {A: knows(1), B: knows(1)})
-    finish(machine, machine.begin_round(), {A: knows(1)})
+    finish(machine, machine.begin_round(early=False), {A: knows(1), B: knows(1)})
+    finish(machine, machine.begin_round(early=False), {A: knows(1)})
     health = machine.health()
     assert (health[A].failures, health[A].last_success, health[A].last_error) == (0, 2, None)
     assert (health[B].failures, health[B].last_success, health[B].last_error) == (1, 1, BROKEN)
@@ -457,6 +531,6 @@ async def test_a_failing_nsqlookupd_is_logged_when_its_state_changes_and_not_eve
         await soon(lookupds.answers.get())
     assert [(record.levelname, record.getMessage()) for record in caplog.records] == [
         ("WARNING", "nsqlookupd failed: it burns"),
-        ("WARNING", "nsqlookupd failed 3 times, is asked less often: it burns"),
+        ("WARNING", "nsqlookupd failed 3 times, is not waited for: it burns"),
         ("INFO", "nsqlookupd a:4161 answers again, after 5 failures"),
     ]
