@@ -632,6 +632,25 @@ async def test_a_publish_has_an_nsqd_dialled_at_once_that_waits_for_its_next_dia
             await news.heard("connected", 3)  # nor do its other connections wait
 
 
+@pytest.mark.proves(wishes=[20])
+@asynchronous
+async def test_a_publish_that_waits_already_finds_an_nsqd_that_comes_back(
+    server_kind: Kind, tmp_path: Path, topic: str
+) -> None:
+    news = Watch()
+    with start_nsqd(tmp_path, kind=server_kind) as first:
+        pass
+    async with Producer(
+        first.tcp_address, reconnect_delay=1000, max_reconnect_delay=1000, on_event=news
+    ) as producer:
+        waiting = asyncio.create_task(producer.publish(topic, b"x", timeout=PATIENCE))
+        await news.heard("connect_failed", 2)
+        options = [f"-tcp-address={first.tcp_address}"]
+        with start_nsqd(tmp_path, kind=server_kind, options=options) as second:
+            await waiting
+            assert count_of(second, topic) == 1
+
+
 @pytest.mark.proves(rows=[57], wishes=[20])
 @asynchronous
 async def test_no_publisher_fails_while_the_only_nsqd_restarts_and_dials_are_few(
@@ -788,6 +807,30 @@ async def test_publishes_wait_for_a_looked_up_nsqd_that_restarts(
             ) as second:
                 await asyncio.gather(*waiting)
                 assert count_of(second, topic) == 9
+
+
+@pytest.mark.proves(rows=[57], wishes=[19, 20])
+@asynchronous
+async def test_a_publish_that_waits_already_finds_its_nsqd_without_nsqlookupd(
+    server_kind: Kind, tmp_path: Path, topic: str
+) -> None:
+    news = Watch()
+    with (
+        start_nsqlookupd(kind=server_kind) as lookupd,
+        start_nsqd(tmp_path, kind=server_kind, lookupd=[lookupd]) as first,
+    ):
+        known(first, topic, lookupd)
+        async with Producer(lookupd=lookupd.http_address, on_event=news) as producer:
+            await producer.publish(topic, b"before")
+            lookupd.stop()
+            first.stop()
+            await news.heard("disconnected")
+            waiting = asyncio.create_task(producer.publish(topic, b"x", timeout=PATIENCE))
+            await news.heard("connect_failed")
+            address = f"-tcp-address={first.tcp_address}"
+            with start_nsqd(tmp_path, kind=server_kind, options=[address]) as second:
+                await waiting
+                assert count_of(second, topic) == 1
 
 
 @asynchronous

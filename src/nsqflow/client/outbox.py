@@ -18,6 +18,7 @@ from nsqflow.client.config import ProducerConfig
 from nsqflow.client.news import Newsroom
 from nsqflow.client.outlet import Outlet
 from nsqflow.client.parcel import Line, Outcome, Parcel, copy_of, out_of_time, uncertain
+from nsqflow.client.reconnect_schedule import TRIGGER_GAP
 from nsqflow.client.room import Room
 from nsqflow.errors import NsqError, PublishUncertain, ServerError
 from nsqflow.protocol import check_topic
@@ -34,7 +35,7 @@ class Carriers(Protocol):
         """Choose a connection that can take it now."""
 
     def connect(self, topic: str) -> None:
-        """Dial now: something was published, and no connection takes it."""
+        """Dial now, as far as allowed: something waits, and no connection takes it."""
 
     def final_error(self, topic: str) -> NsqError | None:
         """Return the error that waiting can't fix; None: a connection may come at any time."""
@@ -61,6 +62,7 @@ class Outbox:
         self._unanswered: set[Outlet] = set()
         self._sweep_at = float("inf")
         self._sweeper: asyncio.TimerHandle | None = None
+        self._redial_at = float("inf")  # for what waits then; part of the sweep
         self._closed: NsqError | None = None
 
     # Taking in
@@ -250,6 +252,9 @@ class Outbox:
         if line.fresh:  # after the look at the error: they have failed with the last one
             line.fresh = False
             self._carriers.connect(topic)
+        if line.parcels and self._redial_at == float("inf"):
+            self._redial_at = self._loop.time() + TRIGGER_GAP
+            self._sweep_by(self._redial_at)
 
     def _fail(self, parcel: Parcel, error: NsqError) -> None:
         parcel.fail(error)
@@ -284,7 +289,17 @@ class Outbox:
         self._sweep_at = float("inf")
         # Who waits for room comes first: what the others leave is not for those out of time.
         soonest = min(self.room.expire(now), self._sweep_waiting(now), self._sweep_sent(now))
+        soonest = min(soonest, self._redial(now))
         self._sweep_by(max(soonest, now + _SWEEP_GAP))
+
+    def _redial(self, now: float) -> float:
+        """Dial again for what still waits; return when to do so the next time."""
+        if now >= self._redial_at:
+            topics = [topic for topic, line in self._waiting.items() if line.parcels]
+            for topic in topics:
+                self._carriers.connect(topic)
+            self._redial_at = now + TRIGGER_GAP if topics else float("inf")
+        return self._redial_at
 
     def _sweep_waiting(self, now: float) -> float:
         for topic, line in self._waiting.items():

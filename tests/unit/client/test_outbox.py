@@ -341,6 +341,37 @@ async def test_each_turn_that_finds_no_connection_asks_for_one() -> None:
     assert not fleet.outbox._waiting
 
 
+@asynchronous
+async def test_a_connection_is_asked_for_again_each_second_while_something_waits(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    loop = asyncio.get_running_loop()
+    began = loop.time()
+    passed = 0.0
+    monkeypatch.setattr(loop, "time", lambda: began + passed)
+    fleet = Fleet()
+    fleet.outlets[0].open = False
+    [first] = add(fleet, b"1", timeout=3.5)
+    await turn()
+    asked = []
+    for _ in range(8):
+        passed += 0.5
+        await turn()
+        asked.append(len(fleet.asked))
+    assert asked == [1, 2, 2, 3, 3, 4, 4, 4]
+    assert fate(first) == "RequestTimeout"
+    assert fleet.outbox._sweep_at == fleet.outbox._redial_at == float("inf"), "nothing waits"
+    [second] = add(fleet, b"2")
+    await turn()
+    fleet.outlets[0].open = True
+    fleet.outbox.pump()
+    fleet.outlets[0].published(None)
+    passed += 10
+    await turn()
+    assert (fate(second), len(fleet.asked)) == ("stored", 5)
+    assert fleet.outbox._redial_at == float("inf")
+
+
 # Closing
 
 
