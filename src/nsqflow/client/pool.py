@@ -41,6 +41,7 @@ class Pool:
         self._outlets: dict[str, list[Outlet]] = {}
         self._triggers = TriggerLimit()
         self._turn = 0
+        self._pump_planned = False
         self._routes: Routes
         if config.nsqd:
             self._routes = DirectRoutes(config.nsqd)
@@ -71,6 +72,8 @@ class Pool:
 
         One that does not answer, or whose nsqd refused the parcel, only if there is no other.
         """
+        if not self._outlets:  # there may be thousands of addresses
+            return None
         ready = [
             outlet
             for address in self._routes.addresses(parcel.topic)
@@ -91,15 +94,21 @@ class Pool:
         idle = (a for a in self._routes.addresses(topic) if not self._is_dialled(a))
         granted = (address for address in idle if self._triggers.grant(address, now))
         for address in islice(granted, MAX_DIALS):  # more could not be dialled at a time
-            if address in self._endpoints:
-                self._endpoints[address][0].dial_now()
+            waiting = (e for e in self._endpoints.get(address, ()) if e.retry_at is not None)
+            if (endpoint := next(waiting, None)) is not None:
+                endpoint.dial_now()
             else:
                 self._add(address)
 
     def final_error(self, topic: str) -> NsqError | None:
         """Return the error if every nsqd refuses what another dial would ask for again."""
-        errors = [self._final_error_of(address) for address in self._routes.addresses(topic)]
-        return errors[0] if errors and all(errors) else None
+        first: NsqError | None = None
+        for address in self._routes.addresses(topic):
+            error = self._final_error_of(address)
+            if error is None:
+                return None
+            first = first or error
+        return first
 
     def why_waiting(self, topic: str) -> str:
         """Say in words why nothing was taken."""
@@ -142,6 +151,7 @@ class Pool:
         for task, endpoint in self._tasks.items():
             if endpoint.queued and endpoint.address not in named:
                 task.cancel()
+                self._forget(endpoint)  # it ends later; if it is named again before, it is new
         for address in named:
             have = len(self._endpoints.get(address, ()))
             for _ in range(self._config.connections_per_nsqd - have):
@@ -175,8 +185,11 @@ class Pool:
                 self._routes.lost(endpoint.address, worked=not endpoint.failures)
 
     def _forget(self, endpoint: Endpoint) -> None:
-        self._endpoints[endpoint.address].remove(endpoint)
-        if not self._endpoints[endpoint.address]:
+        endpoints = self._endpoints.get(endpoint.address, [])
+        if endpoint not in endpoints:
+            return
+        endpoints.remove(endpoint)
+        if not endpoints:
             del self._endpoints[endpoint.address]
             self._outlets.pop(endpoint.address, None)
 
@@ -201,4 +214,11 @@ class Pool:
         return connection
 
     def _changed(self) -> None:
+        """Look once per turn of the loop at what waits, however many dials end in it."""
+        if not self._pump_planned:
+            self._pump_planned = True
+            self._loop.call_soon(self._pump)
+
+    def _pump(self) -> None:
+        self._pump_planned = False
         self.outbox.pump()
