@@ -947,6 +947,30 @@ async def test_a_peer_that_accepts_and_closes_is_dialled_once_a_second_at_most()
 
 
 @pytest.mark.proves(rows=[18])
+@pytest.mark.parametrize("way", ["nsqd", "lookupd"])
+@asynchronous
+async def test_a_peer_that_closes_with_an_error_frame_is_dialled_ever_more_slowly(way: str) -> None:
+    async with ScriptedNsqd() as peer, ScriptedLookupd({"/lookup": lookup(peer.address)}) as web:
+        news = Watch()
+
+        def throw_out(event: News) -> None:
+            if event.kind == "connected":
+                peer.connections[-1].send_error(b"E_INVALID no reason")
+                peer.connections[-1].close()
+            news(event)
+
+        addresses: dict[str, str] = {"nsqd": peer.address, "lookupd": web.address}
+        options: Any = {way: addresses[way], "on_event": throw_out}
+        async with Producer(**options) as producer:
+            if way == "lookupd":  # which it asks for a topic
+                with suppress(NsqError):
+                    await producer.publish("t", b"x", timeout=0.01)
+            await asyncio.sleep(4)
+        # Now, and after 1, 2 ... s, less the jitter.
+        assert 2 <= len(peer.connections) <= 4
+
+
+@pytest.mark.proves(rows=[18])
 @asynchronous
 async def test_a_connection_that_is_lost_is_made_again_at_once() -> None:
     news = Watch()

@@ -65,6 +65,7 @@ class Connection(asyncio.Protocol):
         self.session = ClientSession(config.identify(), dialect=config.wire_dialect)
         self.can_write = True
         self.error: NsqError | None = None  # why it ended
+        self.command_refused = False  # nsqd closed it over a command that it refused
         self._config = config
         self._owner = owner
         self._tls = tls
@@ -337,6 +338,7 @@ class Connection(asyncio.Protocol):
         if self._opened:
             self._owner.command_failed(event)
         if event.closes:
+            self.command_refused = event.command is not None
             self._break(self._in_words(event))
 
     def _in_words(self, event: CommandFailed) -> NsqError:

@@ -1,7 +1,8 @@
 """An nsqd that is to be connected: dialled, and dialled again when the connection is lost.
 
-One given by the user is dialled forever, as its ``ReconnectSchedule`` says. One that
-nsqlookupd named is dialled once; it is dialled again when nsqlookupd names it again.
+One given by the user is dialled until it is cancelled, as its ``ReconnectSchedule`` says. One
+that nsqlookupd named is dialled once. It is dialled again, by another ``Endpoint``, when
+nsqlookupd names it again, and by a producer while a publish waits for it.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from nsqflow.client.connection import Connection, is_final
 from nsqflow.client.dialling import DialQueue
 from nsqflow.client.news import Newsroom
 from nsqflow.client.reconnect_schedule import ReconnectSchedule
-from nsqflow.errors import NetworkError, NsqError, ServerError
+from nsqflow.errors import NetworkError, NsqError
 
 logger = logging.getLogger(__name__)
 
@@ -101,7 +102,9 @@ class Endpoint:
         self.error = await connection.wait_ended()
         self.connection = None
         self._news.tell("disconnected", self.address, str(self.error), self.error)
-        self._lost(loop.time() - began)
+        # A connection closed over a command that was refused says nothing against the server.
+        worked = self._schedule.lasted(loop.time() - began) or connection.command_refused
+        self._lost(worked=worked)
         return self._lasting
 
     async def _dial_in_turn(self) -> Connection:
@@ -119,9 +122,7 @@ class Endpoint:
         self._news.tell("connected", self.address)
         self._changed()
 
-    def _lost(self, seconds: float) -> None:
-        # A connection closed over a command that was refused says nothing against the server.
-        worked = self._schedule.lasted(seconds) or isinstance(self.error, ServerError)
+    def _lost(self, *, worked: bool) -> None:
         now = asyncio.get_running_loop().time()
         self._schedule.lost(now, self._random.random(), worked=worked)
         if not self._lasting:

@@ -27,7 +27,8 @@ class Routes(Protocol):
     """Where topics can be published to."""
 
     lasting: bool
-    """An nsqd is tried for ever, not only while nsqlookupd names it."""
+    """An nsqd that is lost is dialled until it is connected; otherwise once for each time that
+    nsqlookupd names it, and while a publish waits for it."""
 
     def addresses(self, topic: str) -> tuple[str, ...]:
         """The nsqd for a topic, as far as they are known now."""

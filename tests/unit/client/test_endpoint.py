@@ -21,6 +21,7 @@ from nsqflow.errors import (
     ConfigError,
     NetworkError,
     NsqError,
+    ServerError,
     SubscribeFailedError,
     TlsNotGrantedError,
     UnauthorizedError,
@@ -30,6 +31,7 @@ from tests.fixtures.loops import asynchronous, eventually
 ADDRESS = "nsqd:4150"
 REFUSED = NetworkError("refused")
 LOST = NetworkError("lost")
+INVALID = ServerError("E_INVALID", "no")
 
 
 class NoChance(Random):
@@ -42,15 +44,19 @@ class NoChance(Random):
 class Held:
     """A connection that ends when it is told to, or after so many seconds."""
 
-    def __init__(self, lasts: float | None = None) -> None:
+    def __init__(
+        self, lasts: float | None = None, error: NsqError = LOST, *, command_refused: bool = False
+    ) -> None:
+        self.command_refused = command_refused
         self._lasts = lasts
+        self._error = error
 
     async def wait_ended(self) -> NsqError:
         if self._lasts is None:
             await asyncio.Event().wait()
         else:
             await asyncio.sleep(self._lasts)
-        return LOST
+        return self._error
 
 
 class Trial:
@@ -150,6 +156,25 @@ async def test_one_that_throws_us_out_at_once_is_tried_ever_more_slowly(
     await trial.run()
     assert waited == [1, 2, 4]
     assert trial.endpoint.failures == 3
+
+
+@asynchronous
+async def test_one_that_throws_us_out_with_an_error_frame_is_tried_ever_more_slowly(
+    waited: list[float],
+) -> None:
+    trial = Trial([Held(lasts=0, error=INVALID) for _ in range(5)])
+    await trial.run()
+    assert waited == [1, 2, 4, 8, 16]
+
+
+@asynchronous
+async def test_a_connection_closed_over_a_refused_command_is_made_again_at_once(
+    waited: list[float],
+) -> None:
+    closed = [Held(lasts=0, error=INVALID, command_refused=True) for _ in range(5)]
+    trial = Trial([REFUSED, *closed])
+    await trial.run()
+    assert waited == [1, 0, 0, 0, 0, 0]
 
 
 @asynchronous

@@ -93,9 +93,18 @@ async def test_thousands_of_refusing_addresses_are_not_all_looked_at_for_each(
     assert isinstance(outcome.exception(), NetworkError)
 
 
+@pytest.mark.parametrize(
+    ("addresses", "final"),
+    [
+        ([], None),
+        (["a:1", "b:1"], "E_AUTH_FAILED"),
+        (["a:1", "c:1"], None),
+        (["c:1", "a:1"], None),
+    ],
+)
 @asynchronous
 async def test_an_error_is_final_only_if_it_is_so_for_every_nsqd(
-    monkeypatch: pytest.MonkeyPatch,
+    monkeypatch: pytest.MonkeyPatch, addresses: list[str], final: str | None
 ) -> None:
     verdicts = {"a:1": "E_AUTH_FAILED", "b:1": "E_AUTH_DENIED"}
 
@@ -104,17 +113,11 @@ async def test_an_error_is_final_only_if_it_is_so_for_every_nsqd(
         raise NetworkError("refused") if code is None else AuthFailedError(code)
 
     pool, routes = pool_of(monkeypatch, opened)
-    for addresses, final in [
-        ((), None),
-        (("a:1", "b:1"), "E_AUTH_FAILED"),
-        (("a:1", "c:1"), None),
-        (("c:1", "a:1"), None),
-    ]:
-        routes.name(*addresses)
-        pool._found()
-        await eventually(lambda: not pool._tasks)
-        error = pool.final_error("t")
-        assert (None if error is None else str(error)) == final
+    routes.name(*addresses)
+    pool._found()
+    await eventually(lambda: not pool._tasks)
+    error = pool.final_error("t")
+    assert (None if error is None else str(error)) == final
     await shut(pool)
 
 
