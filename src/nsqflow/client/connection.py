@@ -51,7 +51,9 @@ logger = logging.getLogger(__name__)
 
 _LAST_WORDS = 64 * 1024  # bytes read at a time
 _GONE = 1.0  # seconds in which a transport that was aborted calls back, at the very latest
-_SLICE = 0.01  # seconds that the event loop waits for a compressed stream to be unpacked
+# Seconds after which unpacking a compressed stream lets others have their turn. The clock is
+# looked at between windows of 256 KiB, so a slice can take longer by one of them.
+_SLICE = 0.01
 _FINAL_CODES = ("E_BAD_TOPIC", "E_BAD_CHANNEL", "E_UNAUTHORIZED")
 
 
@@ -91,8 +93,8 @@ class Connection(asyncio.Protocol):
 
     @property
     def closed(self) -> bool:
-        """It has ended, or never began."""
-        return self._transport is None or self._ended.done() or self.error is not None
+        """It takes nothing more: it is lost, or never began; what came may still be unpacked."""
+        return self._transport is None or self._lost or self._over
 
     async def open(self, subscription: Sub | None = None) -> None:
         """Connect, negotiate, and subscribe if asked to; nothing is left behind on failure."""
@@ -124,7 +126,7 @@ class Connection(asyncio.Protocol):
     async def finish(self, timeout: float) -> None:
         """Write all there is, then close; wait until nsqd has read it, as far as it tells."""
         transport = self._transport
-        if transport is None or self.closed:
+        if transport is None or self._over:
             return
         self.flush()
         self._finishing = True  # a heartbeat that comes now is not answered any more
@@ -183,9 +185,9 @@ class Connection(asyncio.Protocol):
     def connection_lost(self, exc: Exception | None) -> None:
         """Tell the owner that it is over."""
         self._silence.cancel()
+        self._lost, self._cause = True, exc
         if exc is not None and self.error is None:
             self._read_last_words()
-        self._lost, self._cause = True, exc
         self._finishing = True  # nothing can be written any more
         if self._rest is None or self._aborted:
             self._end()
@@ -199,6 +201,11 @@ class Connection(asyncio.Protocol):
         self.can_write = True
         self._owner.writable()
 
+    @property
+    def _over(self) -> bool:
+        """Its owner hears nothing more of it."""
+        return self._ended.done() or self.error is not None
+
     # Private methods: what arrives
 
     def _hand_on(self, now: float) -> None:
@@ -211,6 +218,8 @@ class Connection(asyncio.Protocol):
                         owner.messages_received(event)
                     else:
                         self._handle(event)
+                    if self._aborted:  # by the owner, or over this event
+                        return
                 # A peer may pack gigabytes into what is read at once: others get their turn.
                 if session.compressed and self._loop.time() - now >= _SLICE:
                     self._yield()

@@ -39,6 +39,7 @@ class Owner:
         self.turn = 0
         self.ids: list[bytes] = []
         self.lost: list[NsqError] = []
+        self.failed: list[nsq.AnswerFailed] = []
         self.ids_after_loss: list[bytes] = []
         self.on_first: Callable[[], object] = lambda: None
         self.on_last: Callable[[], object] = lambda: None
@@ -66,7 +67,9 @@ class Owner:
     def writable(self) -> None: ...
     def published(self, receipt: nsq.Receipt | None) -> None: ...
     def command_failed(self, event: nsq.CommandFailed) -> None: ...
-    def answer_failed(self, event: nsq.AnswerFailed) -> None: ...
+
+    def answer_failed(self, event: nsq.AnswerFailed) -> None:
+        self.failed.append(event)
 
 
 def send_flood(wire: Wire, _: nsq.Command) -> None:
@@ -185,6 +188,42 @@ def test_after_an_abort_nothing_more_is_handed_on(uvloop: bool) -> None:
 
 
 @uvloop
+def test_after_an_abort_nothing_more_of_the_same_slice_is_handed_on(
+    uvloop: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("nsqflow.client.connection._SLICE", PATIENCE)
+
+    @asynchronous(uvloop=uvloop)
+    async def receive() -> None:
+        async with flooded() as (connection, owner, _):
+            owner.on_first = connection.abort
+            connection.send(nsq.Rdy(1))
+            await asyncio.wait_for(connection.wait_ended(), PATIENCE)
+            assert len(owner.turns) == len(owner.lost) == 1
+
+    receive()
+
+
+@uvloop
+def test_after_an_abort_no_more_events_of_the_same_read_are_handed_on(uvloop: bool) -> None:
+    def send_events(wire: Wire, _: nsq.Command) -> None:
+        for message in FLOOD[:3]:
+            wire.session.send_messages([message])
+            wire.session.send_error("E_FIN_FAILED", f"FIN {message.id.decode()} failed")
+        wire.send_heartbeat()  # with it go the others
+
+    @asynchronous(uvloop=uvloop)
+    async def receive() -> None:
+        async with flooded(send_events, method="") as (connection, owner, _):
+            owner.on_first = connection.abort
+            connection.send(nsq.Rdy(1))
+            await asyncio.wait_for(connection.wait_ended(), PATIENCE)
+            assert (len(owner.ids), owner.failed, len(owner.lost)) == (1, [], 1)
+
+    receive()
+
+
+@uvloop
 def test_what_came_before_a_close_is_handed_on_before_the_end(uvloop: bool) -> None:
     def send_and_close(wire: Wire, command: nsq.Command) -> None:
         send_flood(wire, command)
@@ -219,6 +258,7 @@ def test_a_connection_that_is_lost_meanwhile_is_reported_after_the_rest(
             connection.send(nsq.Rdy(1))
             await eventually(lambda: connection._lost)
             assert not owner.lost
+            assert connection.closed, "what is published now goes elsewhere"
             if ending == "finish":
                 await connection.finish(PATIENCE)
             elif ending == "drop":
