@@ -12,7 +12,8 @@ consume       a full channel, max_in_flight 2500, from the first message to the 
 latency       from publishing to the handler at 1000 messages a second, both in one process
 
 With --against REV only nsqflow runs, on asyncio: this tree beside the commit REV, in alternating
-rounds. --only takes the ways to consume too, such as consume-batch.
+rounds, both without malloc's trimming of the heap, which is noise. --only takes the ways to
+consume too, such as consume-batch.
 """
 
 from __future__ import annotations
@@ -224,7 +225,11 @@ def parse_arguments() -> argparse.Namespace:
         "--only", choices=[*TABLES, *WAYS], action="append", help="of the scenarios"
     )
     parser.add_argument("--clients", type=known_clients, default=[], help="comma-separated")
-    parser.add_argument("--against", metavar="REV", help="compare this tree with another commit")
+    parser.add_argument(
+        "--against",
+        metavar="REV",
+        help="compare this tree with another commit; malloc trims no heap",
+    )
     args = parser.parse_args()
     if args.against is not None and args.clients:
         parser.error("--against runs nsqflow alone: leave --clients out")

@@ -18,6 +18,7 @@ from typing import Any
 
 import pytest
 
+from benchmarks import bench_clients
 from benchmarks.against import (
     RevisionError,
     commit_of,
@@ -281,6 +282,32 @@ def test_the_other_library_is_that_of_the_commit() -> None:
         assert Path(found.strip()) == sources / "nsqflow/__init__.py"
         assert not sources.is_relative_to(ROOT)
     assert not sources.exists()
+
+
+def test_the_workers_of_both_trees_trim_no_heap(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    environments: list[Mapping[str, str] | None] = []
+
+    class Runs(ClientRuns):
+        def __init__(self, *args: Any) -> None:
+            super().__init__(*args)
+            environments.append(self.environment)
+
+    report = Report("publish", {}, {}, [])
+    monkeypatch.setattr(bench_clients, "ClientRuns", Runs)
+    monkeypatch.setattr(bench_clients, "measure", lambda *_: report)
+    monkeypatch.setattr(bench_clients, "show", lambda *_, **__: None)
+    args = argparse.Namespace(only=["publish"], seconds=0.1, rounds=1, json=None)
+    nsqd: Any = SimpleNamespace(tcp_address="127.0.0.1:1", http_address="127.0.0.1:2")
+    assert bench_clients.compare_with("abc", tmp_path, nsqd, args) == 0
+    assert [each["PYTHONPATH"] for each in environments if each] == [
+        str(ROOT / "src"),
+        str(tmp_path),
+    ]
+    for each in environments:
+        assert each is not None
+        assert each["MALLOC_TRIM_THRESHOLD_"] == each["MALLOC_MMAP_THRESHOLD_"] == "100000000"
 
 
 @needs_git
