@@ -91,7 +91,7 @@ class Store(Journal):
             undo.pop_all()
         return contents
 
-    def commit(self, done: Done | None = None, waiting: int = 1) -> None:
+    def commit(self, done: Done | None, waiting: int) -> None:
         """Store what was taken down since the last call, as a whole.
 
         ``done(None)`` says that it is safe; ``done(error)`` that its new messages are not. All

@@ -33,7 +33,7 @@ async def main():
     while True:
         first = number * {UNIT}
         store.put(1, [Entry(b"%016x" % n, n, b"x" * 300) for n in range(first, first + {UNIT})])
-        store.commit(report)
+        store.commit(report, 1)
         number += 1
         while number - reported > 60:
             await asyncio.sleep(0)

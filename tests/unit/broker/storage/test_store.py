@@ -35,7 +35,7 @@ class Desk:
     async def commit(self) -> Exception | None:
         """Wait for the outcome of what was taken down."""
         outcome: asyncio.Future[Exception | None] = asyncio.Future()
-        self.store.commit(outcome.set_result)
+        self.store.commit(outcome.set_result, 1)
         return await outcome
 
 
@@ -99,7 +99,7 @@ async def test_outcomes_and_pages_come_in_the_order_of_the_calls(tmp_path: Path)
     for number in range(300):
         desk.store.put(1, entries([number]))
         desk.store.load(1, id_of(number - 1) if number else b"", 10)
-        desk.store.commit(note(number))
+        desk.store.commit(note(number), 1)
         if number % 100 == 0:
             await asyncio.sleep(0)
     await desk.store.close()
@@ -125,7 +125,7 @@ async def test_thousands_of_small_units_share_few_transactions(tmp_path: Path) -
             nonlocal left
             left -= error is None
 
-        store.commit(done)
+        store.commit(done, 1)
     await store.close()
     assert left == 0
     assert 1 <= len(begun) < 300
@@ -155,9 +155,9 @@ async def test_a_commit_of_nothing_answers_after_those_before_it(tmp_path: Path)
     desk = open_desk(tmp_path)
     desk.store.create(1, "t", None)
     order: list[str] = []
-    desk.store.commit(lambda _: order.append("first"))
-    desk.store.commit()
-    desk.store.commit(lambda _: order.append("second"))
+    desk.store.commit(lambda _: order.append("first"), 1)
+    desk.store.commit(None, 0)
+    desk.store.commit(lambda _: order.append("second"), 1)
     await desk.store.close()
     assert order == ["first", "second"]
 
@@ -176,7 +176,7 @@ async def test_what_is_finished_goes_along_with_the_next_publish(tmp_path: Path)
     )
     for number in range(50):
         store.finish(1, [id_of(number)])
-        store.commit()
+        store.commit(None, 0)
     store.put(1, entries([99]))
     assert await desk.commit() is None
     assert len(begun) == 1
@@ -197,12 +197,12 @@ async def test_what_is_finished_is_stored_soon_though_nothing_else_comes(tmp_pat
         lambda statement: deleted.set() if statement.startswith("DELETE") else None
     )
     store.finish(1, [id_of(1)])
-    store.commit()
+    store.commit(None, 0)
     await asyncio.to_thread(deleted.wait, PATIENCE)
     assert deleted.is_set()
     store.requeue(1, id_of(2), 1, 1)
     store.finish(1, [id_of(3)])
-    store.commit()
+    store.commit(None, 0)
     await store.close()
     assert stored_in(tmp_path) == {1: [(1, id_of(2), 1_002, 1, 1, b"body 2")]}
 
@@ -219,10 +219,10 @@ async def test_many_finished_messages_do_not_wait(
     store.put(1, entries([1, 2]))
     assert await desk.commit() is None
     store.finish(1, [id_of(1)])
-    store.commit()
+    store.commit(None, 0)
     assert store._linger is not None
     store.finish(1, [id_of(2)])
-    store.commit()
+    store.commit(None, 0)
     assert store._linger is None
     await store.close()
     assert stored_in(tmp_path) == {1: []}
@@ -236,7 +236,7 @@ async def test_an_abandoned_store_drops_what_lingers(tmp_path: Path) -> None:
     store.put(1, entries([1]))
     assert await desk.commit() is None
     store.finish(1, [id_of(1)])
-    store.commit()
+    store.commit(None, 0)
     store.abandon()
     assert store._linger is None
     assert stored_in(tmp_path) == {1: rows(1, [1])}
@@ -254,7 +254,7 @@ async def test_a_full_disk_fails_what_does_not_fit_and_nothing_else(tmp_path: Pa
     for number in range(100):
         large = number in (40, 60)
         desk.store.put(1, entries([number], body=b"x" * 500_000 if large else b"small"))
-        desk.store.commit(outcomes.append)
+        desk.store.commit(outcomes.append, 1)
     assert await desk.commit() is None
     assert [number for number, error in enumerate(outcomes) if error] == [40, 60]
     assert {type(error) for error in desk.failures} == {StorageError}
@@ -297,9 +297,9 @@ async def test_a_unit_of_which_one_message_cannot_be_stored_fails_alone_and_as_a
     desk.store.put(2, entries([1, 2]))
     desk.store.finish(2, [id_of(0)])
     desk.store.put(2, [Entry(id_of(3), 0, b"", due=2**64)])
-    desk.store.commit(lambda error: outcomes.append(type(error)))
+    desk.store.commit(lambda error: outcomes.append(type(error)), 1)
     desk.store.put(2, entries([4]))
-    desk.store.commit(lambda error: outcomes.append(type(error)))
+    desk.store.commit(lambda error: outcomes.append(type(error)), 1)
     await desk.store.close()
     assert outcomes == [StorageError, type(None)]
     assert stored_in(tmp_path) == {1: [], 2: rows(2, [4])}
@@ -312,10 +312,10 @@ async def test_a_page_comes_after_the_outcome_of_all_that_it_may_have(tmp_path: 
     desk.pages = order  # type: ignore[assignment]
     desk.store.create(1, "t", None)
     desk.store.put(1, entries([1]))
-    desk.store.commit(lambda error: order.append(error))
+    desk.store.commit(lambda error: order.append(error), 1)
     desk.store.put(1, entries([2]))
     desk.store.load(1, b"", 10)
-    desk.store.commit(lambda error: order.append(error))
+    desk.store.commit(lambda error: order.append(error), 1)
     await desk.store.close()
     assert order == [None, None, (1, [id_of(1), id_of(2)])]
 
@@ -329,7 +329,7 @@ async def test_a_listener_that_raises_does_not_silence_the_others(
     def fail(error: Exception | None) -> None:
         raise RuntimeError("not in the mood")
 
-    desk.store.commit(fail)
+    desk.store.commit(fail, 1)
     assert await desk.commit() is None
     await desk.store.close()
     assert "not in the mood" in caplog.text
@@ -363,7 +363,7 @@ def test_a_store_that_cannot_be_opened_keeps_no_lock(tmp_path: Path) -> None:
 async def test_a_closed_store_takes_nothing_more(tmp_path: Path) -> None:
     store = Desk(tmp_path).store
     with pytest.raises(StorageError, match="is not open"):
-        store.commit()
+        store.commit(None, 0)
     store.open()
     await store.close()
     await store.close()
@@ -373,7 +373,7 @@ async def test_a_closed_store_takes_nothing_more(tmp_path: Path) -> None:
     await desk.commit()
     await desk.store.close()
     with pytest.raises(StorageError, match="is not open"):
-        desk.store.commit()
+        desk.store.commit(None, 0)
 
 
 @asynchronous
@@ -412,12 +412,12 @@ async def test_an_abandoned_store_keeps_what_was_committed_and_is_silent(tmp_pat
     for number in range(2, 500):
         store.put(1, entries([number]))
         store.load(1, b"", 5)
-        store.commit(told.append)
+        store.commit(told.append, 1)
     store.put(1, entries([9_999]))
     store.abandon()
     store.abandon()
     store.put(1, entries([10_000]))
-    store.commit(told.append)
+    store.commit(told.append, 1)
     await store.close()
     # Each turn of the loop could bring what the thread has left there.
     for _ in range(3):
@@ -441,7 +441,7 @@ async def test_abandoning_does_not_wait_for_what_takes_long(tmp_path: Path) -> N
         lambda statement: begun.set() if "INSERT OR IGNORE" in statement else None
     )
     store.spread(1, range(2, 500))
-    store.commit()
+    store.commit(None, 0)
     await asyncio.to_thread(begun.wait)
     store.abandon()
     assert len(stored_in(tmp_path)[1]) == 20_000
@@ -457,8 +457,8 @@ async def test_a_done_may_abandon_the_store(tmp_path: Path) -> None:
         desk.store.abandon()
         abandoned.set()
 
-    desk.store.commit(abandon)
-    desk.store.commit(told.append)
+    desk.store.commit(abandon, 1)
+    desk.store.commit(told.append, 1)
     await abandoned.wait()
     await asyncio.sleep(0)
     assert told == []
@@ -471,7 +471,7 @@ def test_a_loop_that_is_closed_meanwhile_is_no_crash(tmp_path: Path) -> None:
     async def use() -> None:
         desk.store.create(1, "t", None)
         desk.store.put(1, entries(range(20_000)))
-        desk.store.commit(lambda _: None)
+        desk.store.commit(lambda _: None, 1)
 
     loop = asyncio.new_event_loop()
     loop.run_until_complete(use())
