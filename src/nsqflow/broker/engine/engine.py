@@ -137,15 +137,11 @@ class Engine:
 
     def stored(self, group: Iterable[Publication], now: int) -> None:
         """Have publications in the queues: the journal has stored them."""
-        for publication in group:
-            self.memory.used -= publication.size
-            publication.topic.stored(publication, now)
+        self._settle(group, lambda publication: publication.topic.stored(publication, now))
 
     def refused(self, group: Iterable[Publication]) -> None:
         """Forget publications: the journal could not store them."""
-        for publication in group:
-            self.memory.used -= publication.size
-            publication.topic.refused()
+        self._settle(group, lambda publication: publication.topic.refused(publication))
 
     def recall(self, now: int) -> None:
         """Take back all that is in flight, as a server does that stops."""
@@ -236,6 +232,20 @@ class Engine:
     def unregister(self, at: Topic | Channel) -> None:
         """Forget whom a page is for."""
         self._at.pop(at.place, None)
+
+    # Private methods
+
+    def _settle(self, group: Iterable[Publication], settle: Callable[[Publication], None]) -> None:
+        """Settle all of them, then raise the first error: each has its place in its topic."""
+        errors: list[Exception] = []
+        for publication in group:
+            self.memory.used -= publication.size
+            try:
+                settle(publication)
+            except Exception as error:
+                errors.append(error)
+        if errors:
+            raise errors[0]
 
 
 _NOTHING = Journal()

@@ -58,12 +58,12 @@ class Topic(Place):
 
     def stored(self, publication: Publication, now: int) -> None:
         """Have the oldest publication in the queues: it is stored."""
-        self._unstored.popleft()
+        self._take(publication)
         self._accept(publication.entries, publication.body_bytes, publication.channels, now)
 
-    def refused(self) -> None:
+    def refused(self, publication: Publication) -> None:
         """Forget the oldest publication: it could not be stored."""
-        self._unstored.popleft()
+        self._take(publication)
 
     def channel(self, name: str, now: int) -> Channel:
         """Return the channel, which is made if there is none of that name."""
@@ -168,6 +168,11 @@ class Topic(Place):
             self._engine.journal_of(place).put(place, publication.entries)
         self._unstored.append(publication)
         self._engine.await_storage(publication)
+
+    def _take(self, publication: Publication) -> None:
+        if not self._unstored or self._unstored[0] is not publication:
+            raise RuntimeError(f"{self!r}: a publication other than the oldest is settled")
+        self._unstored.popleft()
 
     def _kept_unstored(self) -> list[Publication]:
         return [each for each in self._unstored if each.channels is None]

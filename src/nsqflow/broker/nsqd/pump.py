@@ -16,6 +16,7 @@ from nsqflow.broker.engine.engine import Engine
 from nsqflow.broker.nsqd.clock import Clock
 
 if TYPE_CHECKING:
+    from nsqflow.broker.engine.publication import Publication
     from nsqflow.broker.nsqd.client import Client
     from nsqflow.broker.storage.store import Store
 
@@ -80,19 +81,22 @@ class Pump:
         published = self._engine.take_unstored()
 
         def done(error: Exception | None) -> None:
-            if error is None:
-                self._on_stored()
-                self._engine.stored(published, self._clock.now())
-                self.start()
-            else:
-                self._engine.refused(published)
-            for stored in waiting:
-                try:
-                    stored(error)
-                except Exception:  # of one client: the others must have their answers
-                    _log.exception("failed to answer")
+            try:
+                self._settle(published, error)
+            finally:  # a defect there must not leave clients without their answers
+                _answer(waiting, error)
 
         store.commit(done if waiting or published else None, len(waiting))
+
+    def _settle(self, published: list[Publication], error: Exception | None) -> None:
+        if error is not None:
+            self._engine.refused(published)
+            return
+        try:
+            self._on_stored()
+            self._engine.stored(published, self._clock.now())
+        finally:
+            self.start()
 
     def _set_timer(self, now: int) -> None:
         at = self._engine.next_at
@@ -107,3 +111,11 @@ class Pump:
     def _ring(self) -> None:
         self._timer = None
         self.run()
+
+
+def _answer(waiting: list[Stored], error: Exception | None) -> None:
+    for stored in waiting:
+        try:
+            stored(error)
+        except Exception:  # of one client: the others must have their answers
+            _log.exception("failed to answer")

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from itertools import count
+from typing import Any
+
 import pytest
 
 from nsqflow.broker.engine import engine as engine_module
@@ -57,6 +60,45 @@ def test_a_message_is_delivered_and_counted_once_it_is_stored(
     assert (channel.depth, channel.message_count) == (2, 2)
     assert engine.restless
     assert bodies(engine) == numbered(1, 2)
+
+
+@pytest.mark.parametrize("outcome", ["stored", "refused"])
+def test_publications_are_settled_in_their_order(
+    engine: Engine, topic: Topic, channel: Channel, outcome: str
+) -> None:
+    subscribe(channel)
+    topic.publish(numbered(1), NOW)
+    topic.publish(numbered(2), NOW)
+    first, second = engine.take_unstored()
+    with pytest.raises(RuntimeError, match="other than the oldest"):
+        topic.stored(second, NOW) if outcome == "stored" else topic.refused(second)
+    assert bodies(engine) == []
+    engine.stored([first, second], NOW)
+    assert bodies(engine) == numbered(1, 2), "nothing is lost by it"
+    with pytest.raises(RuntimeError, match="other than the oldest"):
+        topic.refused(first)
+
+
+def test_a_defect_with_one_publication_keeps_none_of_the_others_out(
+    engine: Engine, topic: Topic, channel: Channel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    subscribe(channel)
+    accept, calls = topic._accept, count()
+
+    def fail_once(*args: Any) -> None:
+        if not next(calls):
+            raise ZeroDivisionError("a defect")
+        accept(*args)
+
+    monkeypatch.setattr(topic, "_accept", fail_once)
+    for number in (1, 2):
+        topic.publish(numbered(number), NOW)
+    with pytest.raises(ZeroDivisionError):
+        store(engine)
+    topic.publish(numbered(3), NOW)
+    store(engine)
+    assert bodies(engine) == numbered(2, 3)
+    assert engine.memory.used == sum(COST + 1 for _ in (2, 3))
 
 
 def test_a_message_that_is_refused_was_never_there(
