@@ -11,6 +11,7 @@ from typing import Any, Self, Unpack
 
 from nsqflow.client.batch import Batch, Batches
 from nsqflow.client.config import ConsumerConfig
+from nsqflow.client.draining import drain
 from nsqflow.client.explanation import explain
 from nsqflow.client.intake import Intake
 from nsqflow.client.message import Message
@@ -198,7 +199,7 @@ class Consumer:
         loop = asyncio.get_running_loop()
         remark = loop.call_later(_REPORT_AFTER, self._report_waiting, intake, timeout)
         try:
-            drained = await intake.drain(timeout)
+            drained = await drain(intake, timeout)
         finally:
             remark.cancel()
             for task in self._workers:

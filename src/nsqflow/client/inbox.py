@@ -12,10 +12,13 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from math import inf
 from time import monotonic
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from nsqflow.client.message import Message
 from nsqflow.client.prefetch import Readers
+
+if TYPE_CHECKING:
+    from nsqflow.client.handoff import Handoff
 
 # A reader that never waits lets the event loop run after this many messages or seconds.
 _TURN_MESSAGES = 1024
@@ -44,27 +47,6 @@ class Coordinator(Protocol):
         """Whether nothing more can come before messages are answered."""
 
 
-class ReadAhead(Protocol):
-    """Messages that were taken for threads and not handed out yet."""
-
-    readers: int
-    handed_at: float
-
-    def __len__(self) -> int: ...
-
-    def free(self) -> int:
-        """How many threads wait for a message."""
-
-    def idle_seconds(self, now: float) -> float:
-        """How long threads have waited since the start, summed over all of them."""
-
-    def oldest_deadline(self) -> float:
-        """When the message that waits longest times out."""
-
-    def recall(self, unwanted: Callable[[Message], bool]) -> list[Message]:
-        """Take back those that are unwanted."""
-
-
 class Inbox:
     """The queue between subscriptions and readers."""
 
@@ -76,7 +58,7 @@ class Inbox:
         self.check_at = inf  # the front needs no check before; see set_check_at
         self.restrained = True  # prefetch holds back: new demand makes a difference
         self.workers = 0  # tasks that run handlers
-        self.read_ahead: list[ReadAhead] = []
+        self.read_ahead: list[Handoff] = []  # taken for threads, and not handed out yet
         self._most = max_in_flight
         self._coordinator = coordinator
         self._waiters: dict[asyncio.Future[None], None] = {}

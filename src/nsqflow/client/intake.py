@@ -18,14 +18,13 @@ from nsqflow.client.backoff import Backoff, Phase
 from nsqflow.client.config import ConsumerConfig
 from nsqflow.client.connection import Connection
 from nsqflow.client.dead_letter import DeadLetters
-from nsqflow.client.draining import drain
 from nsqflow.client.inbox import Inbox
 from nsqflow.client.message import FIN, Message
 from nsqflow.client.news import Newsroom
 from nsqflow.client.prefetch import Prefetch
 from nsqflow.client.rdy import RdyPlan, Throttle, needs_refresh
 from nsqflow.client.sources import Sources
-from nsqflow.client.stats import Counts, Drained
+from nsqflow.client.stats import Counts
 from nsqflow.client.subscription import Subscription
 from nsqflow.client.unseen import UnseenDeliveries
 from nsqflow.errors import NsqError
@@ -70,6 +69,7 @@ class Intake:
         self._copies: set[bytes] = set()  # ids in flight that were delivered before
         self._expired_told = -inf
         self._prefetch_at = -inf
+        self._quiet_until = -inf
 
     def now(self) -> float:
         """The time on the loop's clock."""
@@ -94,26 +94,34 @@ class Intake:
     def review(self) -> None:
         """Send the RDY that is due, and see when to look again."""
         now = self._loop.time()
+        throttle = self._throttle(now)
+        if now < self._quiet_until and not self.rdy.dirty and throttle is self.rdy.throttle:
+            return  # nearly always: this is called for every read and every flush
         if now >= self._expires_at:
             self.expire(now)
-        due = min(self._prefetch_at, self.prefetch.next_update_at)
-        if now >= due or self.inbox.restrained:
+        if self.inbox.restrained or now >= min(self._prefetch_at, self.prefetch.next_update_at):
             self._follow_readers(now)
-        self.rdy.throttle = self._throttle(now)
+        self.rdy.throttle = throttle
         for subscription, count in self.rdy.changes(now).items():
             subscription.send_rdy(count)
+        self._review_later(self._next_review(now))
+
+    def is_starved(self) -> bool:
+        """Tell whether nothing more can come from some nsqd before messages are answered."""
+        if not self.rdy.is_starved():
+            return False
+        self.review()  # RDY may be about to be raised
+        return self.rdy.is_starved()
+
+    def _next_review(self, now: float) -> float:
         at = self.rdy.next_review(now) or inf
         if not self.inbox.closed:
             until = self.backoff.until
             if until is not None and until > now:
                 at = min(at, until)
             at = min(at, self._expires_at, self.prefetch.next_update_at)
-        self._review_later(at)
-
-    def is_starved(self) -> bool:
-        """Tell whether nothing more can come from some nsqd before messages are answered."""
-        self.review()  # RDY may be about to be raised
-        return self.rdy.is_starved()
+        self._quiet_until = -inf if self.inbox.restrained else min(at, self._prefetch_at)
+        return at
 
     def _follow_readers(self, now: float) -> None:
         readers = self.inbox.readers(now)
@@ -147,6 +155,7 @@ class Intake:
 
     def _review_now(self) -> None:
         self._reviewer = None
+        self._quiet_until = -inf
         self.review()
 
     def _count_results(self, messages: list[Message]) -> None:
@@ -303,7 +312,7 @@ class Intake:
         if now >= self._expires_at:
             self.expire(now)
         messages = self.inbox.messages
-        while self._exhausted and messages and self._is_exhausted(messages[0]):
+        while self._exhausted and messages and self._seen(messages[0]) > self.config.max_attempts:
             self._letters.add(messages.popleft())
         if self._exhausted and not messages:
             self._exhausted = False
@@ -337,6 +346,7 @@ class Intake:
 
     def _check_by(self, deadline: float) -> None:
         self._expires_at = deadline
+        self._quiet_until = min(self._quiet_until, deadline)
         self.inbox.set_check_at(-inf if self._exhausted else deadline)
 
     def _take_back(self, unwanted: Callable[[Message], bool]) -> list[Message]:
@@ -377,11 +387,9 @@ class Intake:
             self.news.tell("expired", None, text)
         self._expired_told = now
 
-    # Giving up
-
-    def _is_exhausted(self, message: Message) -> bool:
-        limit, attempts = self.config.max_attempts, message.attempts
-        return attempts > limit and self.unseen.seen(message.nsqd, message.id, attempts) > limit
+    def _seen(self, message: Message) -> int:
+        """How many deliveries of a message user code has seen, with this one."""
+        return self.unseen.seen(message.nsqd, message.id, message.attempts)
 
     def _gave_up(self, message: Message) -> None:
         self.counts.gave_up += 1
@@ -398,10 +406,6 @@ class Intake:
         """Hand out no more, and let no more come; requeue what nobody was given."""
         self.give_back(self.inbox.close(error) + self._letters.remove(lambda _: True))
         self.review()
-
-    async def drain(self, timeout: float) -> Drained:
-        """Take no more, wait for what is in hands, give back the rest, disconnect."""
-        return await drain(self, timeout)
 
     async def end_letters(self) -> None:
         """Give nothing up any more."""

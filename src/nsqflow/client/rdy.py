@@ -72,7 +72,7 @@ class RdyPlan(Generic[K]):
         self._window = math.inf
         self._review_at = math.inf
         self._short_of_room = False
-        self._dirty = False
+        self.dirty = False  # something happened that changes() has to look at
         self.set_max_in_flight(max_in_flight)
 
     # What happens
@@ -85,22 +85,22 @@ class RdyPlan(Generic[K]):
             raise RemoteProtocolError(f"max_rdy_count of {key} is {max_rdy_count}; 1 or more")
         self._allowances[key] = Allowance(max_rdy_count)
         self._division.added(now)
-        self._dirty = True
+        self.dirty = True
 
     def remove(self, key: K, in_hands: int) -> None:
         """A connection is lost; so many of its messages are still being handled."""
         _check_count("messages in hands", in_hands, self._allowances[key].in_flight)
         del self._allowances[key]
         self._orphans += in_hands
-        self._dirty = True
+        self.dirty = True
 
     def received(self, key: K, count: int, now: float) -> None:
         """A connection brought messages."""
         allowance = self._allowances[key]
         if allowance.receive(count, now):
-            self._dirty = True
+            self.dirty = True
         elif self._window < self._max_in_flight and allowance.in_flight >= allowance.rdy:
-            self._dirty = True  # it may get more of the window of prefetch
+            self.dirty = True  # it may get more of the window of prefetch
 
     def answered(self, key: K, count: int) -> None:
         """Messages of a connection were finished or requeued."""
@@ -108,7 +108,7 @@ class RdyPlan(Generic[K]):
         _check_count("messages answered", count, allowance.in_flight)
         # Below its RDY an answer makes no room: the server may bring the next one for it.
         if self._short_of_room and allowance.in_flight > allowance.rdy:
-            self._dirty = True
+            self.dirty = True
         allowance.in_flight -= count
 
     def expired(self, key: K, count: int) -> None:
@@ -116,20 +116,20 @@ class RdyPlan(Generic[K]):
         _check_count("messages expired", count, self._allowances[key].in_flight)
         self._allowances[key].in_flight -= count
         self._orphans += count
-        self._dirty = True
+        self.dirty = True
 
     def orphans_answered(self, count: int) -> None:
         """Orphans were answered."""
         _check_count("orphans answered", count, self._orphans)
         self._orphans -= count
-        self._dirty = True
+        self.dirty = True
 
     def set_max_in_flight(self, max_in_flight: int) -> None:
         """Allow so many messages from now on."""
         if max_in_flight < 1:
             raise ConfigError(f"max_in_flight is {max_in_flight}; 1 or more")
         self._max_in_flight = max_in_flight
-        self._dirty = True
+        self.dirty = True
 
     @property
     def window(self) -> float:
@@ -140,7 +140,7 @@ class RdyPlan(Generic[K]):
     def window(self, window: float) -> None:
         if window != self._window:
             self._window = window
-            self._dirty = True
+            self.dirty = True
 
     @property
     def throttle(self) -> Throttle:
@@ -151,13 +151,13 @@ class RdyPlan(Generic[K]):
     def throttle(self, throttle: Throttle) -> None:
         if throttle is not self._division.throttle:
             self._division.throttle = throttle
-            self._dirty = True
+            self.dirty = True
 
     # What to do
 
     def changes(self, now: float) -> dict[K, int]:
         """The RDY to send now, where it differs from what was sent last."""
-        if now < self._review_at and not self._dirty:
+        if now < self._review_at and not self.dirty:
             return {}
         capacity = self._max_in_flight - self._orphans
         allowances = list(self._allowances.values())
@@ -168,13 +168,13 @@ class RdyPlan(Generic[K]):
             self._division.next_review(allowances, capacity, self._window),
             self._room_comes(allowances, now),
         )
-        self._dirty = False
+        self.dirty = False
         pairs = zip(self._allowances.items(), before, strict=True)
         return {key: each.rdy for (key, each), rdy in pairs if each.rdy != rdy}
 
     def next_review(self, now: float) -> float | None:
         """When to call ``changes`` again even if nothing happens; None if there is no need."""
-        if self._dirty:
+        if self.dirty:
             return now
         return None if self._review_at == math.inf else self._review_at
 

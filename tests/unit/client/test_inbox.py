@@ -5,10 +5,11 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Awaitable, Callable
-from typing import TypeVar
+from typing import TypeVar, cast
 
 import pytest
 
+from nsqflow.client.handoff import Handoff
 from nsqflow.client.inbox import Inbox
 from nsqflow.client.message import Message
 from nsqflow.errors import NetworkError
@@ -404,7 +405,7 @@ class FakeReadAhead:
 async def test_places_of_messages_that_are_recalled_from_threads_are_free_again() -> None:
     inbox = Inbox(2, FakeCoordinator())
     inbox.put(Desk().messages(3))
-    inbox.read_ahead.append(FakeReadAhead(inbox.take_many(2)))
+    inbox.read_ahead.append(cast(Handoff, FakeReadAhead(inbox.take_many(2))))
     assert (inbox.outstanding, inbox.queued, inbox.in_hands) == (0, 3, 2)
     reader = await waiting(inbox.next)
     holder = await waiting(inbox.hold)
