@@ -169,7 +169,7 @@ class DeadLetters:
 
 
 def _ends_here(error: BaseException) -> bool:
-    """Tell whether an exception of user code concerns its message alone.
+    """Return whether an exception of user code concerns its message alone.
 
     ``CancelledError`` does, unless this task itself is cancelled: the user's coroutine has
     awaited a task that was.

@@ -3,8 +3,7 @@
 The loop reads some ahead; a thread takes one, and asks for more when few are left, so that
 one crossing serves many messages. What waits here is not handed out yet: its deadline is
 checked by the thread that takes it, and the loop takes it back when it expires or is not to
-be handled any more. It counts as being in hands all the same: never more than
-``max_in_flight`` are, these included.
+be handled any more. It counts towards ``max_in_flight`` all the same.
 """
 
 from __future__ import annotations

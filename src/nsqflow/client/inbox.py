@@ -63,7 +63,7 @@ class Inbox:
         self._coordinator = coordinator
         self._waiters: dict[asyncio.Future[None], None] = {}
         self._gatherers: dict[asyncio.Future[None], None] = {}
-        self._watchers: dict[asyncio.Future[None], None] = {}  # of what is in hands
+        self._watchers: dict[asyncio.Future[None], None] = {}  # wait until messages are answered
         self._hurried = False
         self._free = 0
         self._free_changed = monotonic()
@@ -298,7 +298,7 @@ class Inbox:
         self._raise()
         return []
 
-    # What is in hands
+    # Messages that user code holds
 
     async def idle(self) -> None:
         """Wait until nothing is in hands; ``TimeoutError`` as soon as there is no time for it."""

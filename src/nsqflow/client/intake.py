@@ -107,7 +107,7 @@ class Intake:
         self._review_later(self._next_review(now))
 
     def is_starved(self) -> bool:
-        """Tell whether nothing more can come from some nsqd before messages are answered."""
+        """Return whether nothing more can come from some nsqd before messages are answered."""
         if not self.rdy.is_starved():
             return False
         self.review()  # RDY may be about to be raised
