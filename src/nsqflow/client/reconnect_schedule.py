@@ -4,7 +4,7 @@
 
 A connection that did not last counts as a failure, so a peer that accepts and closes is not
 dialled in a tight loop. A publish that finds no connection asks for a dial before the planned
-one; ``TriggerLimit`` says how often that is granted.
+one, and again while it waits; ``TriggerLimit`` says how often that is granted.
 
 No I/O, clock or randomness here: ``nsqflow.client.endpoint`` passes in time and chance.
 """
