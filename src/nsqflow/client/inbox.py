@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 # A reader that never waits lets the event loop run after this many messages or seconds.
 _TURN_MESSAGES = 1024
-_TURN_SECONDS = 0.01
+_TURN_SECONDS = 0.003
 
 
 class Coordinator(Protocol):
@@ -212,8 +212,8 @@ class Inbox:
         self._begin_turn()
         if self._handed_at >= self.check_at:
             self._coordinator.check(self._handed_at)
-        for _ in range(_TURN_MESSAGES):
-            if not messages or (self.in_hands >= self._most and not self.ready()):
+        while messages:
+            if self.in_hands >= self._most and not self.ready():
                 return
             self.in_hands += 1
             yield popleft()
