@@ -38,6 +38,16 @@ def held_by(nsqd: Nsqd, topic: str) -> int:
     return count
 
 
+@contextlib.contextmanager
+def start_four(folder: Path) -> Iterator[list[Nsqd]]:
+    """Four nsqd that know nothing of each other."""
+    with ExitStack() as stack:
+        folders = [folder / str(number) for number in range(4)]
+        for each in folders:
+            each.mkdir()
+        yield [stack.enter_context(start_nsqd(each)) for each in folders]
+
+
 async def attempts_of(nsqd: Nsqd, topic: str, count: int) -> list[int]:
     """Take all messages, and return how often each was delivered."""
     async with Consumer(topic, "ch", nsqd=nsqd.tcp_address, max_attempts=0) as consumer:
@@ -287,12 +297,7 @@ async def test_after_a_pause_in_demand_nothing_is_asked_for(impatient: Nsqd, top
 async def test_with_fewer_messages_allowed_than_nsqd_each_has_its_turn(
     tmp_path: Path, topic: str
 ) -> None:
-    with ExitStack() as stack:
-        nsqds = []
-        for number in range(4):
-            folder = tmp_path / str(number)
-            folder.mkdir()
-            nsqds.append(stack.enter_context(start_nsqd(folder)))
+    with start_four(tmp_path) as nsqds:
         await publish(nsqds[3], topic, b"x")
         addresses = [nsqd.tcp_address for nsqd in nsqds]
         # With the options of low RDY alone its turn might come after minutes.
@@ -305,12 +310,7 @@ async def test_with_fewer_messages_allowed_than_nsqd_each_has_its_turn(
 async def test_free_handlers_get_work_though_one_of_many_nsqd_has_it_all(
     tmp_path: Path, topic: str
 ) -> None:
-    with ExitStack() as stack:
-        nsqds = []
-        for number in range(4):
-            folder = tmp_path / str(number)
-            folder.mkdir()
-            nsqds.append(stack.enter_context(start_nsqd(folder)))
+    with start_four(tmp_path) as nsqds:
         await publish(nsqds[0], topic, *[b"x"] * 50)
         active, most = 0, 0
         together = asyncio.Event()

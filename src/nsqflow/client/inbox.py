@@ -20,7 +20,8 @@ from nsqflow.client.prefetch import Readers
 if TYPE_CHECKING:
     from nsqflow.client.handoff import Handoff
 
-# A reader that never waits lets the event loop run after this many messages or seconds.
+# A reader that never waits lets the event loop run after this many seconds; an iterating one
+# also after this many messages, as its own code between them costs next to nothing.
 _TURN_MESSAGES = 1024
 _TURN_SECONDS = 0.003
 
