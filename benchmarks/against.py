@@ -1,25 +1,37 @@
-"""This tree beside another commit of it: the same workers on the same nsqd, in alternating rounds.
+"""This tree beside another commit of it, in alternating rounds.
 
-Only the library differs: the workers are those of this tree, and PYTHONPATH says which nsqflow they
-import. Each row is a ratio, this tree over the other commit, taken within a round. glibc's malloc
-gives no memory back to the kernel in the workers: by chance of the layout of the heap, the page
-faults of trimming it would make two equal trees differ by 20 %.
+Only the library differs: the benchmark is that of this tree, and PYTHONPATH says which nsqflow is
+imported by the processes that are measured. Each row is a ratio, this tree over the other commit,
+taken within a round. glibc's malloc gives no memory back to the kernel in these processes: by
+chance of the layout of the heap, the page faults of trimming it would make two equal trees differ
+by 20 %.
 """
 
 from __future__ import annotations
 
+import argparse
 import io
 import os
 import signal
 import subprocess
 import sys
 import zipfile
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from benchmarks.rounds import Goal, Measure, Ratio, Report
+from benchmarks.rounds import (
+    Goal,
+    Measure,
+    Ratio,
+    Report,
+    Sampler,
+    as_json,
+    measure,
+    show,
+    write_json,
+)
 
 ROOT = Path(__file__).resolve().parents[1]
 THIS = "this tree"
@@ -115,6 +127,37 @@ def show_verdicts(other: str, rounds: int, reports: Mapping[str, Report]) -> Non
     print(f"{THIS} over {other}, median of {rounds} rounds (min to max):")
     for scenario, report in reports.items():
         print(f"  {verdict(scenario, report)}")
+
+
+Scenarios = Iterable[tuple[str, Mapping[str, Sampler]]]
+"""Names of scenarios, each with a sampler for each tree."""
+
+
+def run_comparison(
+    bench: str,
+    args: argparse.Namespace,
+    scenarios: Callable[[Mapping[str, Path], ExitStack], Scenarios],
+) -> int:
+    """Measure this tree beside ``args.against``; print, write; return the exit code.
+
+    ``scenarios`` is called with the src folder of each tree, and a stack for what it starts.
+    """
+    try:
+        commit = commit_of(args.against)
+        with ended_by_sigterm(), sources_of(commit) as sources, ExitStack() as stack:
+            reports: dict[str, Report] = {}
+            for name, samplers in scenarios({THIS: ROOT / "src", commit: sources}, stack):
+                reports[name] = measure(name, samplers, goals_of(name, commit), args.rounds)
+                show(reports[name], ratios=False)
+    except RevisionError as error:
+        print(f"bench {bench} --against: {error}", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        return 130
+    show_verdicts(commit, args.rounds, reports)
+    if args.json:
+        write_json(Path(args.json), [as_json(report) for report in reports.values()])
+    return 1 if any(report.failures for report in reports.values()) else 0
 
 
 @contextmanager

@@ -21,7 +21,8 @@ from __future__ import annotations
 import argparse
 import os
 import sys
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -35,7 +36,6 @@ from benchmarks.rounds import (
     Report,
     as_json,
     judge,
-    measure,
     show,
     write_json,
 )
@@ -144,7 +144,7 @@ def measure_table(
 
 
 def passed(report: Report) -> bool:
-    """The goals are reached and nobody failed but peers."""
+    """The goals are reached, and none but peers failed."""
     return report.reached and all(name in PEERS for name in report.failures)
 
 
@@ -160,49 +160,30 @@ def scenarios_of(names: Sequence[str]) -> list[str]:
     ]
 
 
-def compare_with(commit: str, sources: Path, nsqd: Nsqd, args: argparse.Namespace) -> int:
-    """Measure this tree beside another commit; return the exit code."""
+def compared_scenarios(
+    args: argparse.Namespace, trees: Mapping[str, Path], stack: ExitStack
+) -> against.Scenarios:
+    """Yield the scenarios, each with the workers of this tree and of the other."""
+    folder = stack.enter_context(TemporaryDirectory())
+    nsqd = stack.enter_context(start_nsqd(Path(folder), options=NSQD_OPTIONS))
     new_topic = partial(Topic, nsqd.tcp_address, nsqd.http_address)
-    trees = {against.THIS: ROOT / "src", commit: sources}
-    reports: dict[str, Report] = {}
     for scenario in scenarios_of(args.only):
         command = Entry(*OURS, scenario).command
-        samplers = {
-            name: ClientRuns(
-                command, scenario, args.seconds, new_topic, against.environment_of(tree)
-            )
-            for name, tree in trees.items()
-        }
-        report = measure(scenario, samplers, against.goals_of(scenario, commit), args.rounds)
-        show(report, ratios=False)
-        reports[scenario] = report
-    against.show_verdicts(commit, args.rounds, reports)
-    if args.json:
-        write_json(args.json, [as_json(report) for report in reports.values()])
-    return 1 if any(report.failures for report in reports.values()) else 0
-
-
-def main_against(args: argparse.Namespace) -> int:
-    try:
-        commit = against.commit_of(args.against)
-        with (
-            against.ended_by_sigterm(),
-            against.sources_of(commit) as sources,
-            TemporaryDirectory() as folder,
-            start_nsqd(Path(folder), options=NSQD_OPTIONS) as nsqd,
-        ):
-            return compare_with(commit, sources, nsqd, args)
-    except against.RevisionError as error:
-        print(f"bench clients --against: {error}", file=sys.stderr)
-        return 2
-    except KeyboardInterrupt:
-        return 130
+        yield (
+            scenario,
+            {
+                name: ClientRuns(
+                    command, scenario, args.seconds, new_topic, against.environment_of(tree)
+                )
+                for name, tree in trees.items()
+            },
+        )
 
 
 def main() -> int:
     args = parse_arguments()
     if args.against is not None:
-        return main_against(args)
+        return against.run_comparison("clients", args, partial(compared_scenarios, args))
     with TemporaryDirectory() as folder, start_nsqd(Path(folder), options=NSQD_OPTIONS) as nsqd:
         reports = [
             measure_table(table, entries, nsqd, args)

@@ -14,6 +14,9 @@ sink     1,000,000 rows in Spark's memory, by two tasks, to 1 and 2 nsqd; beside
          throws them away, and publish_many of 200, one awaited after the other, without Spark
 latency  an idle stream, about one message a second: from publishing to foreachBatch; beside how
          long a batch takes that has one row, and that from the ceiling
+
+With --against REV the connector of this tree runs beside that of the commit REV in alternating
+rounds: source from 2 nsqd and sink to 1, each tree in a process and on a JVM of its own.
 """
 
 from __future__ import annotations
@@ -30,11 +33,13 @@ from statistics import median
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 
+from benchmarks import against
 from benchmarks.rounds import Goal, Report, Sampler, as_json, judge, show
 from benchmarks.spark_cpu import show_cpu
 from benchmarks.spark_latency import Latency
 from benchmarks.spark_reads import Reads
 from benchmarks.spark_stand_ins import register
+from benchmarks.spark_tree import SCENARIOS, SparkTree
 from benchmarks.spark_writes import Writes
 from tests.fixtures.servers import Nsqd, start_nsqd
 from tests.fixtures.spark import start_spark, stop_spark
@@ -66,7 +71,7 @@ class Setting:
 
 @dataclass(frozen=True)
 class Table:
-    """Who runs beside whom."""
+    """Which contenders run together."""
 
     title: str
     samplers: Mapping[str, Sampler]
@@ -175,8 +180,8 @@ def show_delays(delays: Sequence[float], most: float) -> bool:
 
 
 @contextmanager
-def warm_spark(folder: Path) -> Iterator[SparkSession]:
-    """A session with the better compiler, which is said nothing by errors that are meant."""
+def warm_spark(folder: Path, *, stand_ins: bool = True) -> Iterator[SparkSession]:
+    """Start a session with the better compiler, which logs no errors: some are meant."""
     spark = start_spark(
         "local[2]",
         scratch=folder,
@@ -187,14 +192,29 @@ def warm_spark(folder: Path) -> Iterator[SparkSession]:
         },
     )
     try:
-        register(spark)
+        if stand_ins:
+            register(spark)
         yield spark
     finally:
         stop_spark(spark)
 
 
+def compared_scenarios(
+    args: argparse.Namespace, trees: Mapping[str, Path], stack: ExitStack
+) -> against.Scenarios:
+    """Yield the scenarios, each with the connector of this tree and of the other."""
+    sparks = {
+        name: stack.enter_context(SparkTree(against.environment_of(tree), args.messages))
+        for name, tree in trees.items()
+    }
+    for scenario in args.only:
+        yield scenario, {name: partial(spark.run, scenario) for name, spark in sparks.items()}
+
+
 def main() -> int:
     args = parse_arguments()
+    if args.against is not None:
+        return against.run_comparison("spark", args, partial(compared_scenarios, args))
     figures: list[dict[str, object]] = []
     good = True
     # Where the figures go to the standard output, what is for people must not.
@@ -226,8 +246,14 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--rounds", type=int, default=ROUNDS, help="after one to warm up")
     parser.add_argument("--messages", type=whole_batches, default=MESSAGES)
     parser.add_argument("--only", choices=TABLES, action="append", help="of the tables")
+    parser.add_argument("--against", metavar="REV", help="compare with another commit")
     args = parser.parse_args()
-    args.only = args.only or list(TABLES)
+    tables = list(TABLES)
+    if args.against is not None:
+        tables = list(SCENARIOS)
+        if other := set(args.only or ()) - set(tables):
+            parser.error(f"--against measures {' and '.join(tables)}, not {min(other)}")
+    args.only = args.only or tables
     return args
 
 

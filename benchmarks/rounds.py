@@ -167,7 +167,7 @@ def rotated(names: list[str], by: int) -> Iterator[str]:
 
 
 def attainable(goals: Sequence[Goal], samples: Mapping[str, list[Sample]]) -> Iterator[Goal]:
-    """The goals between those who ran: of some peers the best of the rest is the best."""
+    """The goals between the clients that ran: the best peer is the best of those."""
     for goal in goals:
         peers = tuple(peer for peer in goal.peers if peer in samples)
         if goal.contender in samples and peers:

@@ -16,7 +16,7 @@ from benchmarks.topics import Topic
 ROOT = Path(__file__).resolve().parents[1]  # where the workers are found as modules
 FIRST_COUNT = 4_000  # messages of the first run, from which the next is reckoned
 STEP = 1_000  # counts are multiples: whole batches of all sizes
-MAX_COUNT = 1_900_000  # what nsqd is told to hold in memory, with some room
+MAX_COUNT = 1_900_000  # below nsqd's -mem-queue-size
 MARGIN = 1.2
 MAX_GROWTH = 40.0
 STARTUP = 20.0  # seconds for everything beside the messages, on a machine that is busy

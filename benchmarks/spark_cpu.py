@@ -1,4 +1,4 @@
-"""Who takes how much CPU while Spark works: its JVM, its Python processes, the nsqd."""
+"""The CPU time of Spark's JVM, of its Python processes and of the nsqd."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def taken_below(before: Processes, after: Processes, root: int) -> float:
     """Seconds that the descendants of a process took.
 
     Those that have ended meanwhile are found with their parents, with all they ever took; but
-    where a parent did not wait for them, with nobody.
+    where a parent did not wait for them, with none.
     """
     family_before, family = descendants(root, before), descendants(root, after)
     ended = sum(
@@ -86,7 +86,7 @@ def _processes() -> Iterator[tuple[int, Process]]:
             stat = path.read_text()
         except OSError:  # it has ended
             continue
-        fields = stat.rpartition(")")[2].split()  # those behind the name, which may hold spaces
+        fields = stat.rpartition(")")[2].split()  # after the name, which may contain spaces
         user, system, ended_user, ended_system = map(int, fields[11:15])
         own, of_the_ended = (user + system) / TICK, (ended_user + ended_system) / TICK
         yield int(path.parent.name), Process(int(fields[1]), own, of_the_ended)
@@ -108,6 +108,6 @@ def show_cpu(report: Report) -> None:
         runs = [sample for sample in taken if isinstance(sample, SparkSample)]
         if runs:
             jvm, python, nsqd = (
-                median(getattr(run, who) for run in runs) for who in ("jvm", "python", "nsqd")
+                median(getattr(run, part) for run in runs) for part in ("jvm", "python", "nsqd")
             )
             print(f"    {name:{width}}  JVM {jvm:5.2f}  Python {python:5.2f}  nsqd {nsqd:5.2f}")

@@ -1,7 +1,7 @@
 """How long a message is on its way through an idle stream, from publishing to ``foreachBatch``.
 
 Messages come one by one, about one a second, each after the one before has arrived. Beside it
-stands how long a batch takes which has one row, and that ready made: less can't be had.
+stands how long a batch takes which has one row, and that ready made: that is the minimum.
 """
 
 from __future__ import annotations

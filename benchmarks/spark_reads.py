@@ -137,7 +137,7 @@ def duration(batch: StreamingQueryProgress) -> float:
 
 
 def await_batches(query: StreamingQuery, number: int) -> None:
-    """Wait until so many batches with rows are done."""
+    """Wait until this many batches with rows are done."""
     deadline = monotonic() + PATIENCE
     while not (last := query.lastProgress) or last.batchId + (last.numInputRows > 0) < number:
         if error := query.exception():

@@ -48,7 +48,8 @@ def ready_rows(count: int) -> pa.RecordBatch:
     """Rows as ``nsq`` gives them; no two bodies are alike, and none can be compressed."""
     import pyarrow as pa
 
-    from nsqflow.spark.rows import STORED, Outward
+    from nsqflow.spark.source.rows import RowConverter
+    from nsqflow.spark.spool.slot_format import STORED
 
     def fixed(size: int, data: bytes) -> pa.Array:
         offsets = pa.py_buffer(array("i", range(0, size * (count + 1), size)))
@@ -68,7 +69,7 @@ def ready_rows(count: int) -> pa.RecordBatch:
         ],
         schema=STORED,
     )
-    return Outward("topic", "channel", "127.0.0.1:4150", include_metadata=True).rows(stored)
+    return RowConverter("topic", "channel", "127.0.0.1:4150", include_metadata=True).convert(stored)
 
 
 class Ready(DataSource):
@@ -90,7 +91,7 @@ class Ready(DataSource):
 
 @dataclass
 class Part(InputPartition):
-    """So many rows."""
+    """A number of rows."""
 
     rows: int
 

@@ -1,4 +1,4 @@
-"""Topics that are spread over several nsqd, and how Spark is told where they are."""
+"""Topics that are spread over several nsqd, and the options for Spark to find them."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.fixtures.servers import Nsqd
 def spread_topic(nsqd: Sequence[Nsqd], messages: int = 0) -> Iterator[list[Topic]]:
     """A topic of the same name on each nsqd, gone at the end.
 
-    Its channel has so many messages, an equal part of them on each.
+    Its channel has this number of messages, an equal part of them on each.
     """
     topics = [Topic(server.tcp_address, server.http_address) for server in nsqd]
     with ExitStack() as stack:

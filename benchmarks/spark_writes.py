@@ -41,7 +41,7 @@ class Writes:
         return sample
 
     def nowhere(self) -> SparkSample:
-        """Somebody who throws it all away."""
+        """A sink that discards everything."""
         return self._write("ready", {})
 
     def publish_many(self, nsqd: Nsqd) -> Sample:

@@ -22,6 +22,9 @@ NUMBERS = count(1)
 class Topic:
     """A topic which exists as long as its ``with`` block."""
 
+    clients = "client_count"
+    states: tuple[str, ...] = ("depth", "in_flight_count", "deferred_count")
+
     def __init__(self, nsqd: str, http_address: str) -> None:
         self.name = f"bench-{next(NUMBERS)}"
         self.nsqd = nsqd
@@ -32,7 +35,7 @@ class Topic:
         self._ask("POST", f"/channel/create?topic={self.name}&channel={CHANNEL}")
 
     def fill(self, messages: int, body: bytes) -> None:
-        """Put so many messages into the topic's one channel, ready to be consumed."""
+        """Put messages into the topic's one channel, ready to be consumed."""
         self.create_channel()
         one = SIZE.pack(len(body)) + body
         for start in range(0, messages, FILL_SIZE):
@@ -48,11 +51,11 @@ class Topic:
     def unfinished(self) -> int:
         """How many messages of the channel are not finished."""
         channel = self._channel()
-        return sum(int(channel[state]) for state in ("depth", "in_flight_count", "deferred_count"))
+        return sum(int(channel[state]) for state in self.states)
 
     def await_departure(self) -> None:
         """Wait until nsqd has seen that the consumers are gone, and has read all they sent."""
-        self._await(lambda: int(self._channel()["client_count"]) == 0)
+        self._await(lambda: int(self._channel()[self.clients]) == 0)
 
     def _channel(self) -> dict[str, Any]:
         channels: list[dict[str, Any]] = self._stats()["channels"]
@@ -85,3 +88,36 @@ class Topic:
     def __exit__(self, *_: object) -> None:
         self._ask("POST", f"/topic/delete?topic={self.name}")
         self._connection.close()
+
+
+class PartitionTopic(Topic):
+    """A topic of the redesigned NSQ, with one partition."""
+
+    clients = "client_num"
+    states = ("depth",)  # which has those in flight too
+
+    def __init__(self, nsqd: str, http_address: str, lookupd: str) -> None:
+        super().__init__(nsqd, http_address)
+        self._lookupd = http.client.HTTPConnection(lookupd, timeout=PATIENCE)
+
+    def __enter__(self) -> Self:
+        self._change(f"/topic/create?topic={self.name}&partition_num=1&replicator=1")
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._change(f"/topic/delete?topic={self.name}&partition=**")
+        self._lookupd.close()
+        self._connection.close()
+
+    def _ask(self, method: str, path: str, body: bytes | None = None) -> bytes:
+        answer = super()._ask(method, path, body)
+        if path.startswith("/stats"):  # in an envelope
+            return json.dumps(json.loads(answer)["data"]).encode()
+        return answer
+
+    def _change(self, path: str) -> None:
+        self._lookupd.request("POST", path)
+        response = self._lookupd.getresponse()
+        answer = response.read()
+        if response.status != 200:
+            raise RuntimeError(f"nsqlookupd answers {response.status} to {path}: {answer!r}")

@@ -10,10 +10,10 @@ from nsqflow.blocking import Consumer, Producer
 NSQD = os.environ.get("NSQFLOW_NSQD", "127.0.0.1:4150")
 
 with Producer(NSQD) as producer:
-    producer.publish_many("parcels", [b"parcel %d" % number for number in range(100)])
+    producer.publish_many("orders", [b"order %d" % number for number in range(100)])
     producer.publish_many("pallets", [b"pallet %d" % number for number in range(100)])
 
-with Consumer("parcels", "archive", nsqd=NSQD) as consumer:
+with Consumer("orders", "archive", nsqd=NSQD) as consumer:
     for message in consumer:
         with message:  # FIN when the block ends well, REQ when it raises
             print("first:", message.body.decode())

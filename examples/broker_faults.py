@@ -32,5 +32,5 @@ async def main() -> None:
         print("stored after a restart")
 
 
-logging.disable()  # both sides would tell on stderr of what goes wrong here on purpose
+logging.disable()  # both sides would log what fails here on purpose
 asyncio.run(main())

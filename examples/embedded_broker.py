@@ -1,4 +1,4 @@
-"""A whole NSQ inside this program: nothing to install, nothing left behind."""
+"""A whole NSQ inside this program: nothing to install, nothing left running."""
 
 import asyncio
 

@@ -2,7 +2,7 @@
 
 import os
 
-from hypothesis import settings
+from hypothesis import HealthCheck, settings
 
 from tests.fixtures.signals import accept_signals
 
@@ -18,6 +18,7 @@ pytest_plugins = [
 # No deadline anywhere: how long one example takes says more about the machine than about the code.
 # In CI the same examples every time, so that a red build is red for its own change; people's
 # machines keep looking for new ones.
-settings.register_profile("people", deadline=None)
-settings.register_profile("ci", deadline=None, derandomize=True, print_blob=True)
+# How long examples take to generate depends on what else the machine does.
+settings.register_profile("people", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.register_profile("ci", settings.get_profile("people"), derandomize=True, print_blob=True)
 settings.load_profile("ci" if os.environ.get("CI") == "true" else "people")

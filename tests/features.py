@@ -1,7 +1,4 @@
-"""Which test shows which row of docs/features.md.
-
-python -m tests.features     writes the tests' names into the page's last column
-"""
+"""Which test shows which row of docs/features.md; ``./dev docs`` writes their names there."""
 
 import ast
 import re
@@ -51,7 +48,3 @@ def filled(page: str, found: dict[str, list[str]]) -> str:
             line = f"| {' | '.join(cell.strip(' |') for cell in cells[:width])} | {tests} |"
         lines.append(line)
     return "\n".join(lines) + "\n"
-
-
-if __name__ == "__main__":
-    PAGE.write_text(filled(PAGE.read_text(), proofs()))

@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from pathlib import Path
@@ -119,7 +120,7 @@ def test_all_is_measured_once_more_if_the_rounds_disagree(
     assert "once more" in capsys.readouterr().err
 
 
-def test_who_fails_is_left_out_and_shown_with_the_reason(
+def test_a_client_that_fails_is_left_out_and_shown_with_the_reason(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     def fail() -> Sample:
@@ -232,7 +233,10 @@ def test_a_topic_is_filled_and_gone_afterwards(bench_nsqd: Nsqd) -> None:
 def test_each_of_our_workers_runs(entry: Entry, bench_nsqd: Nsqd) -> None:
     new_topic = partial(Topic, bench_nsqd.tcp_address, bench_nsqd.http_address)
     figures = ClientRuns(entry.command, entry.scenario, 0.1, new_topic).run_once(1000)
-    assert figures.messages == 1000
+    # The last batch may hold more than what is left to count.
+    assert (
+        1000 <= figures.messages < 1500 if "batch" in entry.scenario else figures.messages == 1000
+    )
     assert figures.seconds > 0
     assert (figures.p99 is not None) == (entry.scenario == "latency")
 
@@ -244,9 +248,9 @@ needs_git = pytest.mark.skipif(
 )
 
 
-def start_against(folder: Path, *arguments: str) -> subprocess.Popen[str]:
+def start_against(folder: Path, *arguments: str, bench: str = "clients") -> subprocess.Popen[str]:
     return subprocess.Popen(
-        [sys.executable, "-m", "benchmarks.bench_clients", *arguments],
+        [sys.executable, "-m", f"benchmarks.bench_{bench}", *arguments],
         cwd=ROOT,
         env={**os.environ, "TMPDIR": str(folder)},
         stdout=subprocess.PIPE,
@@ -257,16 +261,20 @@ def start_against(folder: Path, *arguments: str) -> subprocess.Popen[str]:
 
 
 @needs_git
-def test_this_tree_is_compared_with_another_commit(tmp_path: Path) -> None:
-    options = ["--only", "consume-batch", "--only", "publish", "--rounds", "2", "--seconds", "0.02"]
-    with start_against(tmp_path, "--against=HEAD", *options) as running:
+@pytest.mark.parametrize(
+    ("bench", "scenarios"),
+    [("clients", ["consume-batch", "publish"]), ("broker", ["memory", "durable"])],
+)
+def test_this_tree_is_compared_with_another_commit(
+    bench: str, scenarios: list[str], tmp_path: Path
+) -> None:
+    options = ["--rounds", "2", "--seconds", "0.02"]
+    options += [f"--only={scenario}" for scenario in scenarios]
+    with start_against(tmp_path, "--against=HEAD", *options, bench=bench) as running:
         out, err = running.communicate(timeout=100)
     assert running.returncode == 0, err
     number = r"\d+\.\d\dx \(\d+\.\d\d to \d+\.\d\d\)"
-    verdicts = [
-        rf"  {scenario}: CPU per message {number}, rate {number}"
-        for scenario in ("consume-batch", "publish")
-    ]
+    verdicts = [rf"  {scenario}: CPU per message {number}, rate {number}" for scenario in scenarios]
     title = rf"this tree over {commit_of('HEAD')}, median of 2 rounds \(min to max\):"
     assert re.search("\n".join([title, *verdicts]) + "\n$", out), out
     assert list(tmp_path.iterdir()) == []
@@ -294,13 +302,12 @@ def test_the_workers_of_both_trees_trim_no_heap(
             super().__init__(*args)
             environments.append(self.environment)
 
-    report = Report("publish", {}, {}, [])
     monkeypatch.setattr(bench_clients, "ClientRuns", Runs)
-    monkeypatch.setattr(bench_clients, "measure", lambda *_: report)
-    monkeypatch.setattr(bench_clients, "show", lambda *_, **__: None)
-    args = argparse.Namespace(only=["publish"], seconds=0.1, rounds=1, json=None)
-    nsqd: Any = SimpleNamespace(tcp_address="127.0.0.1:1", http_address="127.0.0.1:2")
-    assert bench_clients.compare_with("abc", tmp_path, nsqd, args) == 0
+    args = argparse.Namespace(only=["publish"], seconds=0.1)
+    trees = {"this tree": ROOT / "src", "abc": tmp_path}
+    with ExitStack() as stack:
+        ((scenario, samplers),) = bench_clients.compared_scenarios(args, trees, stack)
+    assert (scenario, [*samplers]) == ("publish", [*trees])
     assert [each["PYTHONPATH"] for each in environments if each] == [
         str(ROOT / "src"),
         str(tmp_path),
@@ -331,7 +338,9 @@ def test_nothing_is_left_of_the_other_tree_when_it_is_stopped(
 
 @needs_git
 @pytest.mark.parametrize("revision", ["no-such-branch", "HEAD:src", "-q", ""])
-def test_a_revision_that_is_no_commit_is_refused_in_one_line(revision: str, tmp_path: Path) -> None:
+def test_a_revision_that_is_not_a_commit_is_refused_in_one_line(
+    revision: str, tmp_path: Path
+) -> None:
     with start_against(tmp_path, f"--against={revision}") as running:
         out, err = running.communicate(timeout=60)
     assert (running.returncode, out) == (2, "")
@@ -469,7 +478,7 @@ def test_processes_are_found_below_their_ancestors() -> None:
 @pytest.mark.parametrize(
     ("ended_before", "ended", "expected"),
     [
-        (5.0, 5.0, 2.0),  # nobody waited for the one that has ended
+        (5.0, 5.0, 2.0),  # the one that has ended is not waited for
         (5.0, 5.0 + 40.0, 2.0),  # it took nothing since
         (5.0, 5.0 + 43.0, 2.0 + 3.0),
     ],

@@ -104,7 +104,7 @@ def test_a_thread_that_is_left_is_held_against_the_test_that_started_it() -> Non
     thread.join()
 
 
-def test_what_an_async_test_leaves_behind_fails_it_by_name() -> None:
+def test_what_an_async_test_does_not_close_fails_it_by_name() -> None:
     release = threading.Event()
     thread = threading.Thread(target=release.wait, name="forgotten thread")
     tasks = []  # asyncio itself would let them be collected
@@ -122,9 +122,9 @@ def test_what_an_async_test_leaves_behind_fails_it_by_name() -> None:
         asyncio.get_running_loop().call_soon(lambda: 1 / 0)
         await asyncio.sleep(0)
 
-    with pytest.raises(AssertionError, match=r"tasks left behind.*forgotten task"):
+    with pytest.raises(AssertionError, match=r"tasks still running.*forgotten task"):
         leave_a_task()
-    with pytest.raises(AssertionError, match=r"^threads left behind: forgotten thread$"):
+    with pytest.raises(AssertionError, match=r"^threads still running: forgotten thread$"):
         leave_a_thread()
     release.set()
     thread.join()
@@ -152,7 +152,7 @@ async def test_a_scripted_nsqd_answers_as_the_real_one(nsqd: Nsqd) -> None:
 
 
 @asynchronous
-async def test_a_scripted_nsqd_reacts_as_it_is_told() -> None:
+async def test_a_scripted_nsqd_follows_its_script() -> None:
     one, two, three = (nsq.Pub("t", body) for body in (b"1", b"2", b"3"))
 
     def publish(address: str) -> None:
@@ -195,7 +195,7 @@ async def test_a_scripted_nsqd_pushes_messages_and_heartbeats() -> None:
 
 
 @asynchronous
-async def test_a_scripted_nsqd_identifies_as_it_is_told() -> None:
+async def test_a_scripted_nsqd_sends_its_identify_reply() -> None:
     def identify(address: str) -> int:
         with connect(address) as client:
             client.negotiate()
@@ -206,7 +206,7 @@ async def test_a_scripted_nsqd_identifies_as_it_is_told() -> None:
         peer.reply = None
         assert await asyncio.to_thread(identify, peer.address) == 2500
         peer.reply = nsq.IdentifyReply(snappy=True)
-        with pytest.raises(RemoteProtocolError, match="snappy was granted and never asked for"):
+        with pytest.raises(RemoteProtocolError, match="snappy was granted but not requested"):
             await asyncio.to_thread(identify, peer.address)
 
 
@@ -288,7 +288,7 @@ async def test_a_hanging_proxy_forwards_nothing_until_it_resumes(nsqd: Nsqd) -> 
 
 
 @asynchronous
-async def test_a_proxy_closes_with_fin_or_rst_or_behind_a_given_byte_or_refuses(nsqd: Nsqd) -> None:
+async def test_a_proxy_closes_with_fin_or_rst_or_after_a_given_byte_or_refuses(nsqd: Nsqd) -> None:
     async with Proxy(nsqd.tcp_address) as proxy:
         async with stream(proxy.address) as (cut, _), stream(proxy.address) as (other, _):
             await eventually(lambda: proxy.open_connections == 2)
@@ -323,7 +323,7 @@ async def test_proxy_and_scripted_peer_do_the_same_on_uvloop() -> None:
                 await reader.read()
 
 
-def test_nsqd_asks_the_auth_server_who_may_do_what(tmp_path: Path) -> None:
+def test_nsqd_asks_the_auth_server_for_permissions(tmp_path: Path) -> None:
     authorization = Authorization(topic="^allowed$", permissions=["publish"])
     with (
         AuthServer({"s3cret": [authorization]}) as auth,
@@ -332,7 +332,7 @@ def test_nsqd_asks_the_auth_server_who_may_do_what(tmp_path: Path) -> None:
         with Client(nsqd.connect()) as client:
             client.negotiate()
             reply = client.request(nsq.Auth(b"s3cret"), nsq.Authenticated).reply
-            assert (reply.identity, reply.permission_count) == ("somebody", 1)
+            assert (reply.identity, reply.permission_count) == ("a-user", 1)
             client.request(nsq.Pub("allowed", b"x"), nsq.Published)
             failed = client.request(nsq.Pub("forbidden", b"x"), nsq.CommandFailed)
             assert isinstance(failed.error, UnauthorizedError)

@@ -1,9 +1,6 @@
 """The package as its users get it: a wheel in a clean environment."""
 
-import os
 import pickle
-import shutil
-import subprocess
 import sys
 import zipfile
 from pathlib import Path
@@ -12,10 +9,9 @@ from uuid import uuid4
 import pytest
 
 import nsqflow
-from tests.fixtures.servers import Nsqd
+from tests.fixtures.environments import build_wheel, install, run
+from tests.fixtures.servers import ROOT, Nsqd
 from tests.fixtures.spark import published
-
-ROOT = Path(__file__).resolve().parents[1]
 
 # Importing nsqflow must not cost what only a part of it needs.
 HEAVY = {
@@ -30,41 +26,14 @@ WITHOUT_EXTRA = [
 ]
 
 
-def run(*command: str | Path, cwd: Path | None = None) -> str:
-    done = subprocess.run(command, cwd=cwd, capture_output=True, text=True, timeout=100)
-    assert done.returncode == 0, done.stdout + done.stderr
-    return done.stdout
-
-
-def find_uv() -> str:
-    uv = os.environ.get("NSQFLOW_UV") or shutil.which("uv")
-    if uv:
-        return uv
-    if os.environ.get("CI") == "true":
-        pytest.fail("no uv: run the tests with ./dev test")
-    pytest.skip("no uv: run the tests with ./dev test")
-
-
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("wheel")
-    run(sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", folder, cwd=ROOT)
-    (path,) = folder.glob("*.whl")
-    return path
+    return build_wheel(tmp_path_factory.mktemp("wheel"))
 
 
 @pytest.fixture(scope="module")
 def clean_python(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A Python that has the wheel and what the wheel declares, as pinned and hashed in the lock."""
-    uv, venv = find_uv(), tmp_path_factory.mktemp("clean") / "venv"
-    python = venv / "bin" / "python"
-    run(uv, "venv", "--python", sys.executable, venv)
-    install = (uv, "pip", "install", "--python", python, "-c", ROOT / "locks/dev.txt", wheel)
-    try:
-        run(*install, "--offline")  # ./dev has filled the cache
-    except AssertionError:
-        run(*install)
-    return python
+    return install(wheel, tmp_path_factory.mktemp("clean") / "venv")
 
 
 def test_the_wheel_holds_the_typed_package_and_nothing_else(wheel: Path) -> None:
@@ -109,8 +78,10 @@ def test_importing_the_package_loads_none_of_its_heavy_parts() -> None:
 
 
 @pytest.mark.parametrize("module", ["pyspark_nsq", "nsqflow.spark", "nsqflow.spark.options"])
-def test_what_spark_imports_for_everybody_loads_nothing_that_only_reads_need(module: str) -> None:
-    # Spark imports pyspark_nsq in the driver of whoever uses any source that is written in Python.
+def test_what_spark_imports_for_every_source_loads_nothing_that_only_reads_need(
+    module: str,
+) -> None:
+    # Spark imports pyspark_nsq in the driver of every program that uses a source written in Python.
     program = (
         "import sys, pyspark.sql.datasource; before = {*sys.modules};"
         f"import {module}; print(*{{*sys.modules}} - before)"
@@ -132,7 +103,7 @@ def test_a_task_reads_without_pandas_and_without_an_event_loop(tmp_path: Path, n
     from pyspark.sql.streaming.datasource import ReadAllAvailable
 
     from nsqflow.spark.options import parse_stream
-    from nsqflow.spark.stream import NsqStreamReader
+    from nsqflow.spark.source.reader import NsqStreamReader
 
     topic = f"t{uuid4().hex[:16]}"
     options = {"topic": topic, "channel": "c", "spoolLocation": str(tmp_path / "spool")}
@@ -153,6 +124,30 @@ def test_every_public_name_is_there_when_asked_for() -> None:
         assert getattr(nsqflow, name).__name__ == name
     assert set(nsqflow.__all__) <= set(dir(nsqflow))
     assert set(nsqflow.__all__) == set(vars(nsqflow)["_MODULE_OF"])
+
+
+def test_every_public_name_of_the_spark_package_is_there_when_asked_for() -> None:
+    from nsqflow import spark
+
+    for name in spark.__all__:
+        assert getattr(spark, name).__name__ == name
+    assert set(spark.__all__) == set(vars(spark)["_HOMES"])
+
+
+def test_what_starting_spark_raises_is_public() -> None:
+    from nsqflow import spark
+    from nsqflow.spark import jvm, startup
+
+    raised = {
+        name: value
+        for module in (jvm, startup)
+        for name, value in vars(module).items()
+        if isinstance(value, type) and issubclass(value, nsqflow.NsqError)
+    }
+    assert {value.__module__ for value in raised.values()} == {"nsqflow.errors"}
+    own = {"JavaStartError", "SparkError", "SparkExitedError"}
+    assert own <= raised.keys()
+    assert own <= set(spark.__all__)
 
 
 def test_a_mistyped_name_is_an_ordinary_attribute_error() -> None:

@@ -23,7 +23,7 @@ def test_the_real_servers_and_utilities_are_version_1_3_0(name: str) -> None:
     assert f"{name} v1.3.0" in answer.stdout
 
 
-def test_to_nsq_runs_though_it_cannot_tell_its_version() -> None:
+def test_to_nsq_runs_though_it_has_no_version_flag() -> None:
     answer = subprocess.run(
         [find_server("to_nsq"), "--help"], capture_output=True, text=True, timeout=30
     )
@@ -55,7 +55,7 @@ def test_nsqlookupd_knows_nsqd_when_a_test_gets_it(nsqlookupd: Nsqlookupd, tmp_p
     assert int(nsqd.tcp_address.split(":")[1]) in ports
 
 
-def test_a_failing_test_leaves_no_server_behind(tmp_path: Path) -> None:
+def test_a_failing_test_leaves_no_server_running(tmp_path: Path) -> None:
     with pytest.raises(ZeroDivisionError), start_nsqd(tmp_path) as nsqd:
         _ = 1 / 0
     # Not always 0: in its first moment nsqd does not yet catch the signal.

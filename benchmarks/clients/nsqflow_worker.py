@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 from time import perf_counter, perf_counter_ns
+from typing import Any
 
 from benchmarks.clients.worker import (
     AHEAD,
     BATCH,
     BODY,
+    BY_LOOKUP,
     CHANNEL,
     MAX_IN_FLIGHT,
     OUTPUT_BUFFER_TIMEOUT,
@@ -25,22 +27,28 @@ from benchmarks.clients.worker import (
 from nsqflow import Consumer, Message, Producer
 
 
+def servers(task: Task) -> dict[str, Any]:
+    """Where to connect to: an nsqd, or what an nsqlookupd names."""
+    address = task.nsqd.removeprefix(BY_LOOKUP)
+    return {"nsqd": [address]} if address == task.nsqd else {"lookupd": [address]}
+
+
 async def publish(task: Task, stopwatch: Stopwatch) -> None:
-    async with Producer(task.nsqd) as producer:
+    async with Producer(**servers(task)) as producer:
         await publish_side_by_side(
             lambda: producer.publish(task.topic, BODY), task.count, stopwatch
         )
 
 
 async def publish_many(task: Task, stopwatch: Stopwatch) -> None:
-    async with Producer(task.nsqd) as producer:
+    async with Producer(**servers(task)) as producer:
         await publish_in_turn(
             lambda: producer.publish_many(task.topic, BATCH), task.count, stopwatch
         )
 
 
 def new_consumer(task: Task) -> Consumer:
-    return Consumer(task.topic, CHANNEL, nsqd=[task.nsqd], max_in_flight=MAX_IN_FLIGHT)
+    return Consumer(task.topic, CHANNEL, max_in_flight=MAX_IN_FLIGHT, **servers(task))
 
 
 async def consume_by_handler(task: Task, stopwatch: Stopwatch) -> None:
@@ -112,7 +120,7 @@ async def through(task: Task, stopwatch: Stopwatch) -> None:
             await producer.publish_many(task.topic, bodies)
 
     seen = 0
-    async with Producer(task.nsqd) as producer, new_consumer(task) as consumer:
+    async with Producer(**servers(task)) as producer, new_consumer(task) as consumer:
         stopwatch.start()
         publishing = asyncio.create_task(publish_all())
         async for batch in consumer.batches(size=len(bodies), max_wait=0.5):

@@ -42,7 +42,7 @@ async def publish_many(task: Task, stopwatch: Stopwatch) -> None:
 
 async def connected_writer(task: Task) -> Writer:
     writer = Writer([task.nsqd])
-    while not writer.conns:  # noqa: ASYNC110 - it tells nobody when it has connected
+    while not writer.conns:  # noqa: ASYNC110 - it has no event for that
         await asyncio.sleep(0.01)
     return writer
 

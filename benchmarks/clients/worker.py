@@ -18,11 +18,12 @@ from time import perf_counter, process_time
 from typing import Any
 
 CHANNEL = "bench"
+BY_LOOKUP = "lookupd="  # before the address of an nsqlookupd, where an nsqd is expected
 BODY = bytes(200)
 IN_FLIGHT = 200
 BATCH = [BODY] * 200
 MAX_IN_FLIGHT = 2500
-# Behind the last message that counts lie others: without them it would wait in nsqd's output buffer
+# More messages follow the last one that counts: without them it would wait in nsqd's output buffer
 # for the timeout of that, and every run would take a multiple of 250 ms.
 SURPLUS = 2 * MAX_IN_FLIGHT
 AHEAD = 20_000  # messages between publisher and consumer, where both are at work
@@ -95,7 +96,7 @@ def on_loop(
 async def publish_side_by_side(
     publish: Callable[[], Awaitable[object]], count: int, stopwatch: Stopwatch
 ) -> None:
-    """Await so many publishes, 200 of them at any time."""
+    """Await ``count`` publishes, 200 of them at any time."""
     turns = iter(range(count))
 
     async def publish_on() -> None:

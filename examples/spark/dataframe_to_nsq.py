@@ -1,29 +1,32 @@
 """A DataFrame's rows as messages, and a look at them that leaves them where they are."""
 
-import os
-import sys
+import asyncio
 
-from pyspark.sql import SparkSession
-
+from nsqflow.admin import Nsqd
 from nsqflow.broker import BackgroundBroker
-from nsqflow.spark import prepare_java
+from nsqflow.spark import session
+
+
+async def create_channel(nsqds: list[str], topic: str, channel: str) -> None:
+    for address in nsqds:
+        async with Nsqd(address) as nsqd:
+            await nsqd.create_topic(topic)
+            await nsqd.create_channel(topic, channel)
 
 
 def main() -> None:
-    prepare_java()
-    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)  # workers run what we run
-    spark = SparkSession.builder.master("local[2]").appName("letters").getOrCreate()
-    spark.sparkContext.setLogLevel("ERROR")
+    spark = session("letters", master="local[2]")
     with BackgroundBroker(nodes=2) as broker:
+        http = broker.nsqd_http_addresses
+        asyncio.run(create_channel(http, "letters", "readers"))  # a look creates nothing
         nsq = {"nsqd": ",".join(broker.nsqd_addresses), "topic": "letters"}
 
         letters = spark.range(1000).selectExpr("concat('letter ', id) AS body")
         letters.write.format("nsq").options(**nsq).mode("append").save()
 
-        http = ",".join(broker.nsqd_http_addresses)
         waiting = (
             spark.read.format("nsq")
-            .options(**nsq, nsqdHttp=http, channel="readers", mode="peek")
+            .options(**nsq, nsqdHttp=",".join(http), channel="readers", mode="peek")
             .load()
         )
         print(waiting.count(), "letters wait")

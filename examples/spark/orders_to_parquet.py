@@ -4,9 +4,7 @@ Nothing needs to run beside it: the NSQ is inside this program, and Spark on thi
 """
 
 import json
-import os
 import random
-import sys
 import tempfile
 from pathlib import Path
 
@@ -15,7 +13,7 @@ from pyspark.sql.functions import col, from_json
 
 import nsqflow.blocking
 from nsqflow.broker import BackgroundBroker
-from nsqflow.spark import NsqListener, prepare_java
+from nsqflow.spark import NsqListener, session
 
 
 def publish(broker: BackgroundBroker) -> None:
@@ -40,15 +38,7 @@ def read_orders(spark: SparkSession, broker: BackgroundBroker, spool: Path) -> D
 
 
 def main(folder: Path) -> None:
-    prepare_java()
-    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)  # workers run what we run
-    spark = (
-        SparkSession.builder.master("local[2]")
-        .appName("orders")
-        .config("spark.sql.shuffle.partitions", "2")
-        .getOrCreate()
-    )
-    spark.sparkContext.setLogLevel("ERROR")
+    spark = session("orders", master="local[2]", conf={"spark.sql.shuffle.partitions": 2})
     spark.streams.addListener(NsqListener(print))
     with BackgroundBroker(nodes=2) as broker:
         broker.create_topic("orders")

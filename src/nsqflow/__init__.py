@@ -10,74 +10,99 @@ from typing import TYPE_CHECKING
 __version__ = "0.1.0.dev0"  # the one place; the build reads it from here
 
 __all__ = [
+    "AdminError",
+    "AuthDisabledError",
+    "AuthError",
+    "AuthFailedError",
+    "AuthFirstError",
+    "BadBodyError",
+    "BadChannelError",
+    "BadMessageError",
+    "BadPartitionError",
+    "BadProtocolError",
+    "BadTopicError",
     "Batch",
+    "BlockedMessageError",
+    "BufferFullError",
+    "ChannelNotRegisteredError",
+    "ClientEvent",
     "ConfigError",
     "Consumer",
     "ConsumerStats",
+    "DataLossError",
+    "DeferredPublishFailedError",
     "DiscoveryError",
-    "Drained",
+    "DrainResult",
+    "ExtNotSupportedError",
+    "ExtendForbiddenError",
+    "ExtendNeededError",
+    "FinishFailedError",
+    "HeaderFilter",
+    "IdentifyFailedError",
+    "InvalidCommandError",
+    "InvalidHeaderError",
+    "InvalidTraceIdError",
+    "JavaStartError",
     "LocalProtocolError",
     "Message",
+    "MultiPublishFailedError",
     "NetworkError",
-    "News",
+    "NoResponseError",
+    "NotLeaderError",
+    "NotWritableError",
     "NsqError",
     "OrderViolation",
+    "OrderedSubscribeRequiredError",
+    "PipelineFailed",
+    "PrecedingPublishFailed",
     "Producer",
     "ProtocolError",
+    "PublishFailedError",
     "PublishUncertain",
     "Ranges",
+    "Receipt",
     "RemoteProtocolError",
     "RequestTimeout",
+    "RequeueFailedError",
     "ServerError",
+    "SparkError",
+    "SparkExitedError",
+    "SpoolError",
+    "StorageError",
+    "SubscribeFailedError",
+    "TlsNotGrantedError",
+    "TooMuchWaitingError",
+    "TopicNotExistError",
+    "TouchFailedError",
+    "UnauthorizedError",
     "run",
 ]
 
 if TYPE_CHECKING:
-    from nsqflow.client.batch import Batch
-    from nsqflow.client.consumer import Consumer
+    from nsqflow.client.consumer.batch import Batch
+    from nsqflow.client.consumer.consumer import Consumer
+    from nsqflow.client.consumer.stats import ConsumerStats, DrainResult
+    from nsqflow.client.events import ClientEvent
+    from nsqflow.client.header_filter import HeaderFilter
     from nsqflow.client.message import Message
-    from nsqflow.client.news import News
-    from nsqflow.client.producer import Producer
-    from nsqflow.client.running import run
-    from nsqflow.client.stats import ConsumerStats, Drained
-    from nsqflow.errors import (
-        ConfigError,
-        DiscoveryError,
-        LocalProtocolError,
-        NetworkError,
-        NsqError,
-        OrderViolation,
-        ProtocolError,
-        PublishUncertain,
-        Ranges,
-        RemoteProtocolError,
-        RequestTimeout,
-        ServerError,
-    )
+    from nsqflow.client.producer.producer import Producer
+    from nsqflow.client.run import run
+    from nsqflow.errors import *
+    from nsqflow.protocol.messages import Receipt
 else:
     # Hidden from type checkers: to them a module with __getattr__ has every name one can mistype.
 
-    _MODULE_OF = {
-        "Batch": "nsqflow.client.batch",
-        "ConfigError": "nsqflow.errors",
-        "Consumer": "nsqflow.client.consumer",
-        "ConsumerStats": "nsqflow.client.stats",
-        "DiscoveryError": "nsqflow.errors",
-        "Drained": "nsqflow.client.stats",
-        "LocalProtocolError": "nsqflow.errors",
+    _MODULE_OF = dict.fromkeys(__all__, "nsqflow.errors") | {
+        "Batch": "nsqflow.client.consumer.batch",
+        "Consumer": "nsqflow.client.consumer.consumer",
+        "ConsumerStats": "nsqflow.client.consumer.stats",
+        "DrainResult": "nsqflow.client.consumer.stats",
         "Message": "nsqflow.client.message",
-        "NetworkError": "nsqflow.errors",
-        "News": "nsqflow.client.news",
-        "NsqError": "nsqflow.errors",
-        "OrderViolation": "nsqflow.errors",
-        "Producer": "nsqflow.client.producer",
-        "ProtocolError": "nsqflow.errors",
-        "PublishUncertain": "nsqflow.errors",
-        "Ranges": "nsqflow.errors",
-        "RemoteProtocolError": "nsqflow.errors",
-        "RequestTimeout": "nsqflow.errors",
-        "ServerError": "nsqflow.errors",
-        "run": "nsqflow.client.running",
+        "ClientEvent": "nsqflow.client.events",
+        "HeaderFilter": "nsqflow.client.header_filter",
+        "Producer": "nsqflow.client.producer.producer",
+        "Receipt": "nsqflow.protocol.messages",
+        "run": "nsqflow.client.run",
     }
 
     def __getattr__(name):

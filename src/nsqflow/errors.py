@@ -1,31 +1,43 @@
-"""Every exception of nsqflow, in one tree.
+"""Every public exception of nsqflow, in one tree.
 
     NsqError
-    ├── ConfigError (also ValueError)      an option or argument that no server would take
+    ├── ConfigError (also ValueError)      an invalid option or argument
     ├── ProtocolError
-    │   ├── LocalProtocolError             this side was asked to break a rule of the protocol
-    │   └── RemoteProtocolError            the other side broke one
-    │       └── TlsNotGrantedError         it does no TLS, and TLS was asked for
-    ├── NetworkError                       no connection, or one that was lost
+    │   ├── LocalProtocolError             the caller asked for what the protocol forbids
+    │   └── RemoteProtocolError            the peer broke the protocol
+    │       └── TlsNotGrantedError         TLS was requested and the server has none
+    ├── NetworkError                       no connection, or a lost one
+    │   └── NoResponseError                an HTTP request was sent and got no usable response
     ├── RequestTimeout (also TimeoutError) time ran out and nothing was sent
+    ├── BufferFullError                    max_pending bytes are pending: nothing was queued
     ├── DiscoveryError                     nsqlookupd gave no usable answer
     ├── PublishUncertain                   sent and never answered: stored, or not
+    ├── PrecedingPublishFailed             not sent, as the publish before it has failed
     ├── OrderViolation                     an ordered partition went backwards
+    ├── BlockedMessageError                a message blocks its ordered partition
+    ├── AdminError                         a request over HTTP was refused
+    ├── StorageError                       the embedded broker cannot use its disk
+    ├── SpoolError                         the spool of a Spark query cannot be used
+    ├── DataLossError                      a Spark query may have lost messages
+    ├── JavaStartError                     the JVM ended while Spark was starting
+    ├── SparkError                         Spark failed
+    ├── SparkExitedError                   Spark or its JVM has exited by itself
+    ├── PipelineFailed                     queries of a pipeline have failed
     └── ServerError                        an error frame; one class for each code
 
-Whether an error closes the connection is not a fact of its code alone but of the
-server's dialect and of the command, so it is asked of ``nsqflow.protocol.Dialect``.
+``nsqflow.protocol.Dialect`` knows which of them close the connection.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import astuple, dataclass
 from typing import ClassVar
 
 
 @dataclass(frozen=True, slots=True)
 class Ranges:
-    """What became of a ``publish_many`` that failed: which of its bodies, by index."""
+    """The results of a ``publish_many`` that failed, as ranges of indexes of its bodies."""
 
     accepted: tuple[range, ...]
     refused: tuple[range, ...]
@@ -40,14 +52,14 @@ class Ranges:
 
 
 class NsqError(Exception):
-    """The root: ``except NsqError`` catches all that nsqflow raises on purpose."""
+    """The root: ``except NsqError`` catches every error that nsqflow raises on purpose."""
 
     ranges: Ranges | None = None
     """Set where ``publish_many`` raised it."""
 
 
 class ConfigError(NsqError, ValueError):
-    """An option, name or argument that can't work; says which, its value and the range."""
+    """An invalid option, name or argument; the text has its name, its value and what is allowed."""
 
 
 class ProtocolError(NsqError):
@@ -59,10 +71,10 @@ class LocalProtocolError(ProtocolError):
 
 
 class RemoteProtocolError(ProtocolError):
-    """The peer sent what the protocol forbids; the connection is of no more use.
+    """The peer sent what the protocol forbids; the connection cannot be used any more.
 
-    ``code`` is the E_* code a server answers with before it closes; a client has
-    nobody to answer and leaves it empty.
+    ``code`` is the E_* code that a server answers with before it closes; it is empty in a
+    client, which does not answer.
     """
 
     def __init__(self, text: str, code: str = "") -> None:
@@ -75,40 +87,117 @@ class RemoteProtocolError(ProtocolError):
 
 
 class TlsNotGrantedError(RemoteProtocolError):
-    """TLS was asked for and the server does not do it; not a byte more was sent."""
+    """TLS was requested and the server does not offer it; nothing more was sent."""
 
 
 class NetworkError(NsqError):
     """No connection could be made, or one was lost."""
 
 
+class NoResponseError(NetworkError):
+    """An HTTP request was sent and got no usable response: it may have had its effect."""
+
+
 class RequestTimeout(NsqError, TimeoutError):
     """Time ran out before the request was sent; it certainly had no effect."""
 
 
+class BufferFullError(NsqError):
+    """``send`` found ``max_pending`` bytes pending; the message was not queued."""
+
+
 class DiscoveryError(NsqError):
-    """nsqlookupd could not be asked, or its answer could not be used."""
+    """nsqlookupd could not be reached, or its answer could not be used."""
 
 
 class PublishUncertain(NsqError):
     """The message was sent and no answer came: nsqd may or may not have stored it."""
 
 
+class PrecedingPublishFailed(NsqError):
+    """The message was not sent: one before it in the same partition has failed."""
+
+
 class OrderViolation(NsqError):
     """An ordered partition delivered an older message after a newer one."""
 
 
-class ServerError(NsqError):
-    """nsqd answered with an error frame.
+class BlockedMessageError(NsqError):
+    """A message of an ordered partition fails again and again, and ``on_blocked`` says stop."""
 
-    Raised as the class of its code where the code is known, else as this class.
+
+class AdminError(NsqError):
+    """nsqd or nsqlookupd refused a request over HTTP, or its answer cannot be used.
+
+    ``status`` is the HTTP status.
     """
+
+    def __init__(self, status: int, message: str, where: str = "") -> None:
+        super().__init__(status, message, where)
+        self.status = status
+        self.message = message
+        self.where = where
+        """The address and path of the request."""
+
+    def __str__(self) -> str:
+        return f"{self.where}: {self.status} {self.message}"
+
+
+class StorageError(NsqError):
+    """The embedded broker cannot read its stored messages, or store new ones."""
+
+
+class SpoolError(NsqError):
+    """The spool of a Spark query is missing, damaged, or belongs to another query."""
+
+
+class DataLossError(NsqError):
+    """Messages may be lost; with ``failOnDataLoss=false`` it is a warning instead."""
+
+
+class JavaStartError(NsqError):
+    """The JVM ended while Spark was starting."""
+
+
+class SparkError(NsqError):
+    """Spark failed."""
+
+
+class SparkExitedError(NsqError):
+    """Spark, or the JVM that it runs in, has exited by itself."""
+
+
+class PipelineFailed(NsqError):
+    """Queries of a pipeline have ended because of errors."""
+
+    def __init__(self, failures: Mapping[str, str]) -> None:
+        super().__init__(dict(failures))
+        self.failures = dict(failures)
+        """The reason of each failed sink, by its name."""
+
+    def __str__(self) -> str:
+        return "; ".join(f"sink {name}: {why}" for name, why in self.failures.items())
+
+
+SERVER_ERRORS: dict[str, type[ServerError]] = {}
+"""The class of each known code."""
+
+
+class ServerError(NsqError):
+    """nsqd answered with an error frame; known codes have a class of their own."""
 
     retriable: ClassVar[bool] = False
     """The same call may succeed if it is made again."""
 
     stale_route: ClassVar[bool] = False
-    """The address is out of date: ask nsqlookupd again before the next try."""
+    """The address is out of date: ask nsqlookupd again before the next attempt."""
+
+    def __init_subclass__(
+        cls, *, code: str = "", retriable: bool = False, stale_route: bool = False
+    ) -> None:
+        cls.retriable, cls.stale_route = retriable, stale_route
+        if code:
+            SERVER_ERRORS[code] = cls
 
     def __init__(self, code: str, text: str = "") -> None:
         super().__init__(code, text)
@@ -120,199 +209,156 @@ class ServerError(NsqError):
 
     @staticmethod
     def from_frame(data: bytes) -> ServerError:
-        """Read an error frame: a code, then maybe a space, then maybe a text."""
+        """Parse an error frame: a code, optionally followed by a space and a text."""
         code, _, text = data.decode("utf-8", "backslashreplace").partition(" ")
         return SERVER_ERRORS.get(code, ServerError)(code, text)
 
 
-# The request itself was wrong.
+# The request was invalid.
 
 
-class InvalidCommandError(ServerError):
-    """E_INVALID: a command unknown, malformed, or not allowed in this state."""
+class InvalidCommandError(ServerError, code="E_INVALID", retriable=True):
+    """E_INVALID: a command unknown, malformed, or not allowed in this state.
 
-    retriable = True  # on a new connection, says the redesigned NSQ's own retry table
-
-
-class BadBodyError(ServerError):
-    """E_BAD_BODY: the size or the content of a command's body."""
+    It may succeed on a new connection, by the redesigned NSQ's retry table.
+    """
 
 
-class BadMessageError(ServerError):
+class BadBodyError(ServerError, code="E_BAD_BODY"):
+    """E_BAD_BODY: the size or the content of a command's body is invalid."""
+
+
+class BadMessageError(ServerError, code="E_BAD_MESSAGE"):
     """E_BAD_MESSAGE: an empty message, or one above the server's max-msg-size."""
 
 
-class BadTopicError(ServerError):
+class BadTopicError(ServerError, code="E_BAD_TOPIC"):
     """E_BAD_TOPIC: not a valid topic name."""
 
 
-class BadChannelError(ServerError):
+class BadChannelError(ServerError, code="E_BAD_CHANNEL"):
     """E_BAD_CHANNEL: not a valid channel name."""
 
 
-class BadPartitionError(ServerError):
+class BadPartitionError(ServerError, code="E_BAD_PARTITION"):
     """E_BAD_PARTITION: not a number, or missing where the topic is ordered."""
 
 
-class BadProtocolError(ServerError):
+class BadProtocolError(ServerError, code="E_BAD_PROTOCOL"):
     """E_BAD_PROTOCOL: the first four bytes named no protocol this server speaks."""
 
 
-class IdentifyFailedError(ServerError):
-    """E_IDENTIFY_FAILED: the features asked for can't be had together."""
+class IdentifyFailedError(ServerError, code="E_IDENTIFY_FAILED"):
+    """E_IDENTIFY_FAILED: the requested features exclude each other."""
 
 
-# The request was right and could not be done.
+# The request was valid and failed.
 
 
-class PublishFailedError(ServerError):
+class PublishFailedError(ServerError, code="E_PUB_FAILED", retriable=True):
     """E_PUB_FAILED: the message was not stored."""
 
-    retriable = True
+
+class MultiPublishFailedError(ServerError, code="E_MPUB_FAILED", retriable=True):
+    """E_MPUB_FAILED: the batch was not stored, or only its beginning: nsqd does not say."""
 
 
-class MultiPublishFailedError(ServerError):
-    """E_MPUB_FAILED: the batch was not stored, or only its beginning: nsqd does not tell."""
-
-    retriable = True
-
-
-class DeferredPublishFailedError(ServerError):
+class DeferredPublishFailedError(ServerError, code="E_DPUB_FAILED", retriable=True):
     """E_DPUB_FAILED: the deferred message was not stored."""
 
-    retriable = True
+
+class TooMuchWaitingError(ServerError, code="E_PUB_TOO_MUCH_WAITING", retriable=True):
+    """E_PUB_TOO_MUCH_WAITING: too many publishes are queued for this partition."""
 
 
-class TooMuchWaitingError(ServerError):
-    """E_PUB_TOO_MUCH_WAITING: too many publishes queue for this partition."""
-
-    retriable = True
+class SubscribeFailedError(ServerError, code="E_SUB_FAILED", retriable=True):
+    """E_SUB_FAILED: the channel has its maximum of consumers, or is being deleted."""
 
 
-class SubscribeFailedError(ServerError):
-    """E_SUB_FAILED: the channel is full or going away."""
-
-    retriable = True
-
-
-class FinishFailedError(ServerError):
+class FinishFailedError(ServerError, code="E_FIN_FAILED"):
     """E_FIN_FAILED: the message is no longer in flight on this connection."""
 
 
-class RequeueFailedError(ServerError):
+class RequeueFailedError(ServerError, code="E_REQ_FAILED"):
     """E_REQ_FAILED: the message is no longer in flight on this connection."""
 
 
-class TouchFailedError(ServerError):
+class TouchFailedError(ServerError, code="E_TOUCH_FAILED"):
     """E_TOUCH_FAILED: the message is no longer in flight on this connection."""
 
 
-# Who may do what.
+# Authorization.
 
 
-class AuthDisabledError(ServerError):
-    """E_AUTH_DISABLED: AUTH was sent to a server that does not ask for it."""
+class AuthDisabledError(ServerError, code="E_AUTH_DISABLED"):
+    """E_AUTH_DISABLED: AUTH was sent to a server that does not require it."""
 
 
-class AuthFailedError(ServerError):
-    """E_AUTH_FAILED: the secret was refused, or the auth server gave no answer."""
+class AuthFailedError(ServerError, code="E_AUTH_FAILED"):
+    """E_AUTH_FAILED: the secret was refused, or the auth server did not answer."""
 
 
-class AuthFirstError(ServerError):
+class AuthFirstError(ServerError, code="E_AUTH_FIRST"):
     """E_AUTH_FIRST: the command needs AUTH before it."""
 
 
-class AuthError(ServerError):
+class AuthError(ServerError, code="E_AUTH_ERROR"):
     """E_AUTH_ERROR: the server could not answer AUTH."""
 
 
-class UnauthorizedError(ServerError):
-    """E_UNAUTHORIZED: the secret gives no right to this topic or channel."""
+class UnauthorizedError(ServerError, code="E_UNAUTHORIZED"):
+    """E_UNAUTHORIZED: the secret does not allow this topic or channel."""
 
 
-# Redesigned NSQ: where a partition lives, and how it may be read.
+# Redesigned NSQ: where a partition is, and how it can be read.
 
 
-class NotLeaderError(ServerError):
-    """E_FAILED_ON_NOT_LEADER: this node does not lead the partition, or can't now."""
-
-    retriable = True
-    stale_route = True
+class NotLeaderError(ServerError, code="E_FAILED_ON_NOT_LEADER", retriable=True, stale_route=True):
+    """E_FAILED_ON_NOT_LEADER: this node does not lead the partition, or cannot now."""
 
 
-class NotWritableError(ServerError):
-    """E_FAILED_ON_NOT_WRITABLE: the partition takes no writes now, as while its leader moves."""
-
-    retriable = True
-    stale_route = True
-
-
-class TopicNotExistError(ServerError):
-    """E_TOPIC_NOT_EXIST: no such topic, or none of the partition on this node (any more)."""
-
-    retriable = True
-    stale_route = True
+class NotWritableError(
+    ServerError, code="E_FAILED_ON_NOT_WRITABLE", retriable=True, stale_route=True
+):
+    """E_FAILED_ON_NOT_WRITABLE: the partition accepts no writes, as while its leader moves."""
 
 
-class OrderedSubscribeRequiredError(ServerError):
+class TopicNotExistError(ServerError, code="E_TOPIC_NOT_EXIST", retriable=True, stale_route=True):
+    """E_TOPIC_NOT_EXIST: no such topic, or this node does not have the partition (any more)."""
+
+
+class OrderedSubscribeRequiredError(ServerError, code="E_SUB_ORDER_IS_MUST"):
     """E_SUB_ORDER_IS_MUST: an ordered topic must be read with SUB_ORDERED."""
 
 
-class ExtendNeededError(ServerError):
-    """E_SUB_EXTEND_NEED: the topic has extended messages; IDENTIFY must say extend_support."""
+class ExtendNeededError(ServerError, code="E_SUB_EXTEND_NEED"):
+    """E_SUB_EXTEND_NEED: the topic has headers; IDENTIFY must set extend_support."""
 
 
-class ExtendForbiddenError(ServerError):
-    """E_SUB_EXTEND_FORBIDDON (sic): the topic has no extended messages; don't ask for them."""
+class ExtendForbiddenError(ServerError, code="E_SUB_EXTEND_FORBIDDON"):
+    """E_SUB_EXTEND_FORBIDDON (sic): the topic has no extended messages; don't request them."""
 
 
-class ChannelNotRegisteredError(ServerError):
+class ChannelNotRegisteredError(ServerError, code="E_SUB_CHANNEL_NOT_REGISTERED"):
     """E_SUB_CHANNEL_NOT_REGISTERED: the channel must be created before it is read."""
 
 
-class ExtNotSupportedError(ServerError):
-    """E_EXT_NOT_SUPPORT: headers published to a topic that has none."""
+class ExtNotSupportedError(ServerError, code="E_EXT_NOT_SUPPORT"):
+    """E_EXT_NOT_SUPPORT: headers were published to a topic without headers."""
 
 
-class InvalidHeaderError(ServerError):
-    """E_INVALID_JSON_HEADER: headers that are not a JSON object."""
+class InvalidHeaderError(ServerError, code="E_INVALID_JSON_HEADER"):
+    """E_INVALID_JSON_HEADER: the headers are not a JSON object."""
 
 
-class InvalidTraceIdError(ServerError):
-    """INVALID_TRACE_ID: a trace id in the headers that is not a decimal string."""
+class InvalidTraceIdError(ServerError, code="INVALID_TRACE_ID"):
+    """INVALID_TRACE_ID: the trace id in the headers is not a decimal string."""
 
 
-SERVER_ERRORS: dict[str, type[ServerError]] = {
-    "E_INVALID": InvalidCommandError,
-    "E_BAD_BODY": BadBodyError,
-    "E_BAD_MESSAGE": BadMessageError,
-    "E_BAD_TOPIC": BadTopicError,
-    "E_BAD_CHANNEL": BadChannelError,
-    "E_BAD_PARTITION": BadPartitionError,
-    "E_BAD_PROTOCOL": BadProtocolError,
-    "E_IDENTIFY_FAILED": IdentifyFailedError,
-    "E_PUB_FAILED": PublishFailedError,
-    "E_MPUB_FAILED": MultiPublishFailedError,
-    "E_DPUB_FAILED": DeferredPublishFailedError,
-    "E_PUB_TOO_MUCH_WAITING": TooMuchWaitingError,
-    "E_SUB_FAILED": SubscribeFailedError,
-    "E_FIN_FAILED": FinishFailedError,
-    "E_REQ_FAILED": RequeueFailedError,
-    "E_TOUCH_FAILED": TouchFailedError,
-    "E_AUTH_DISABLED": AuthDisabledError,
-    "E_AUTH_FAILED": AuthFailedError,
-    "E_AUTH_FIRST": AuthFirstError,
-    "E_AUTH_ERROR": AuthError,
-    "E_UNAUTHORIZED": UnauthorizedError,
-    "E_FAILED_ON_NOT_LEADER": NotLeaderError,
-    "E_FAILED_ON_NOT_WRITABLE": NotWritableError,
-    "E_TOPIC_NOT_EXIST": TopicNotExistError,
-    "E_SUB_ORDER_IS_MUST": OrderedSubscribeRequiredError,
-    "E_SUB_EXTEND_NEED": ExtendNeededError,
-    "E_SUB_EXTEND_FORBIDDON": ExtendForbiddenError,
-    "E_SUB_CHANNEL_NOT_REGISTERED": ChannelNotRegisteredError,
-    "E_EXT_NOT_SUPPORT": ExtNotSupportedError,
-    "E_INVALID_JSON_HEADER": InvalidHeaderError,
-    "INVALID_TRACE_ID": InvalidTraceIdError,
-}
-"""The class of each code that a server is known to send."""
+def copy_error(error: NsqError) -> NsqError:
+    """Return an equal exception: one raised in several tasks would collect their tracebacks."""
+    copy = type(error)(*error.args)
+    copy.__cause__ = error.__cause__
+    for note in getattr(error, "__notes__", ()):
+        copy.add_note(note)
+    return copy

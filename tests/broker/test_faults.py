@@ -1,4 +1,4 @@
-"""Faults on demand: what the broker does wrong when a test asks it to."""
+"""Fault injection of the embedded broker."""
 
 import asyncio
 import time
@@ -26,7 +26,7 @@ async def test_the_next_publish_fails_and_only_that_one() -> None:
 
 
 @asynchronous
-async def test_faults_of_one_command_come_in_their_order() -> None:
+async def test_faults_of_one_command_come_in_order() -> None:
     async with Broker() as broker, nsqflow.Producer(broker.nsqd_addresses) as producer:
         broker.fail_next("PUB", "E_PUB_FAILED")
         broker.fail_next("PUB", "E_BAD_TOPIC")
@@ -38,23 +38,23 @@ async def test_faults_of_one_command_come_in_their_order() -> None:
 
 @asynchronous
 async def test_a_finish_that_fails_leaves_the_connection_and_the_message() -> None:
-    news: list[nsqflow.News] = []
+    events: list[nsqflow.ClientEvent] = []
     async with Broker(msg_timeout=1) as broker:
         async with nsqflow.Producer(broker.nsqd_addresses) as producer:
             await producer.publish("orders", b"x")
         async with nsqflow.Consumer(
-            "orders", "ch", nsqd=broker.nsqd_addresses, on_event=news.append
+            "orders", "ch", nsqd=broker.nsqd_addresses, on_event=events.append
         ) as consumer:
             broker.fail_next("FIN", "E_FIN_FAILED")
             (await anext(consumer)).finish()
             again = await anext(consumer)
             assert again.attempts == 2
             again.finish()
-        assert [each.kind for each in news].count("connected") == 1
+        assert [each.kind for each in events].count("connected") == 1
 
 
 @asynchronous
-async def test_a_subscription_that_is_refused_is_tried_again() -> None:
+async def test_a_refused_subscription_is_retried() -> None:
     async with Broker() as broker:
         broker.fail_next("SUB", "E_SUB_FAILED")
         async with nsqflow.Producer(broker.nsqd_addresses) as producer:
@@ -66,8 +66,8 @@ async def test_a_subscription_that_is_refused_is_tried_again() -> None:
 
 
 @asynchronous
-async def test_dropped_connections_come_back() -> None:
-    news: list[str] = []
+async def test_clients_reconnect_after_drop_connections() -> None:
+    events: list[str] = []
     async with (
         Broker(nodes=2) as broker,
         nsqflow.Consumer(
@@ -75,19 +75,19 @@ async def test_dropped_connections_come_back() -> None:
             "ch",
             nsqd=broker.nsqd_addresses,
             reconnect_delay=0.05,
-            on_event=lambda each: news.append(each.kind),
+            on_event=lambda each: events.append(each.kind),
         ) as consumer,
     ):
-        await eventually(lambda: news.count("connected") == 2)
+        await eventually(lambda: events.count("connected") == 2)
         broker.drop_connections()
-        await eventually(lambda: news.count("connected") == 4)
+        await eventually(lambda: events.count("connected") == 4)
         async with nsqflow.Producer(broker.nsqd_addresses) as producer:
             await producer.publish("orders", b"x")
         (await anext(consumer)).finish()
 
 
 @asynchronous
-async def test_a_slow_broker_answers_late_and_in_order() -> None:
+async def test_a_slow_broker_responds_late_and_in_order() -> None:
     async with Broker() as broker, nsqflow.Producer(broker.nsqd_addresses) as producer:
         await producer.publish("orders", b"connected")
         broker.slow(0.3)
@@ -101,11 +101,11 @@ async def test_a_slow_broker_answers_late_and_in_order() -> None:
 
 
 @asynchronous
-async def test_faults_that_make_no_sense_are_refused() -> None:
+async def test_invalid_faults_are_refused() -> None:
     async with Broker() as broker:
-        with pytest.raises(nsqflow.ConfigError, match="command 'GET'; allowed are AUTH, CLS"):
+        with pytest.raises(nsqflow.ConfigError, match="command='GET'"):
             broker.fail_next("GET", "E_INVALID")
-        with pytest.raises(nsqflow.ConfigError, match="code 'E_NONE'; allowed are"):
+        with pytest.raises(nsqflow.ConfigError, match="code='E_NONE'"):
             broker.fail_next("PUB", "E_NONE")
-        with pytest.raises(nsqflow.ConfigError, match="seconds -1; 0 to 3600 are allowed"):
+        with pytest.raises(nsqflow.ConfigError, match="seconds=-1"):
             broker.slow(-1)

@@ -1,4 +1,4 @@
-"""A broker is started and stopped: once, twice, never, in the wrong order."""
+"""Starting and stopping a broker: once, twice, never, in the wrong order."""
 
 import asyncio
 from pathlib import Path
@@ -8,11 +8,12 @@ import pytest
 import nsqflow
 from nsqflow import LocalProtocolError, blocking
 from nsqflow.broker import BackgroundBroker, Broker
+from nsqflow.broker.nsqd.daemon import NsqdDaemon
 from tests.fixtures.loops import asynchronous
 
 
 @asynchronous
-async def test_a_broker_that_was_stopped_can_be_started_again_and_has_kept_its_messages() -> None:
+async def test_a_stopped_broker_can_be_started_again_with_its_messages() -> None:
     broker = Broker(nodes=2)
     await broker.start()
     async with nsqflow.Producer(broker.nsqd_addresses) as producer:
@@ -32,7 +33,7 @@ async def test_a_broker_that_was_stopped_can_be_started_again_and_has_kept_its_m
         await broker.stop()
 
 
-def test_so_can_one_on_a_thread() -> None:
+def test_a_stopped_background_broker_can_be_started_again() -> None:
     broker = BackgroundBroker()
     for _ in range(2):
         with broker, blocking.Producer(broker.nsqd_addresses) as producer:
@@ -40,7 +41,7 @@ def test_so_can_one_on_a_thread() -> None:
 
 
 @asynchronous
-async def test_starting_a_broker_that_runs_is_refused_and_does_it_no_harm() -> None:
+async def test_starting_a_running_broker_is_refused() -> None:
     async with Broker() as broker:
         before = broker.lookupd_addresses
         with pytest.raises(LocalProtocolError, match="running already"):
@@ -51,29 +52,29 @@ async def test_starting_a_broker_that_runs_is_refused_and_does_it_no_harm() -> N
 
 
 @asynchronous
-async def test_before_it_is_started_a_broker_is_nowhere() -> None:
+async def test_a_broker_that_was_not_started_has_no_addresses() -> None:
     broker = Broker(nodes=2)
     assert broker.nsqd_addresses == broker.nsqd_http_addresses == broker.lookupd_addresses == []
     with pytest.raises(LocalProtocolError, match=r"call start\(\) first"):
         await broker.start_node(0)
-    await broker.stop()  # no matter
+    await broker.stop()  # does nothing
 
 
 @asynchronous
-async def test_a_node_that_can_not_stop_keeps_no_other_from_it(
+async def test_a_node_that_fails_to_stop_does_not_prevent_the_others(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     broker = Broker(nodes=2)
     await broker.start()
     addresses = [*broker.nsqd_addresses[1:], *broker.lookupd_addresses]
-    stop = broker.stop_node
+    stop = NsqdDaemon.stop
 
-    async def fail(node: int) -> None:
-        await stop(node)
-        if node == 0:
+    async def fail(nsqd: NsqdDaemon) -> None:
+        await stop(nsqd)
+        if nsqd.options.node_id == 0:
             raise OSError("on purpose")
 
-    monkeypatch.setattr(broker, "stop_node", fail)
+    monkeypatch.setattr(NsqdDaemon, "stop", fail)
     with pytest.raises(OSError, match="on purpose"):
         await broker.stop()
     for address in addresses:
@@ -81,17 +82,17 @@ async def test_a_node_that_can_not_stop_keeps_no_other_from_it(
             await asyncio.open_connection(*address.split(":"))
 
 
-def test_another_nsqlookupd_is_refused() -> None:
-    with pytest.raises(nsqflow.ConfigError, match="a Broker has an nsqlookupd of its own"):
+def test_an_option_for_another_nsqlookupd_is_refused() -> None:
+    with pytest.raises(nsqflow.ConfigError, match="lookupd_tcp_address"):
         Broker(lookupd_tcp_address=["127.0.0.1:4160"])
 
 
 @asynchronous
-async def test_a_data_path_that_is_in_use_is_told_and_stops_what_had_started(
+async def test_a_broker_whose_data_path_is_in_use_does_not_start(
     tmp_path: Path,
 ) -> None:
     async with Broker(data_path=tmp_path) as broker:
-        with pytest.raises(nsqflow.ConfigError, match="in use by another nsqd"):
+        with pytest.raises(nsqflow.ConfigError, match="data_path="):
             await Broker(data_path=tmp_path).start()
         async with nsqflow.Producer(broker.nsqd_addresses) as producer:
             await producer.publish("orders", b"x")

@@ -15,7 +15,7 @@ import termios
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple, Self
+from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 from nsqflow.cli import main
 from tests.fixtures.servers import PATIENCE
@@ -37,7 +37,7 @@ class Result(NamedTuple):
     err: str
 
 
-class Here:
+class InProcess:
     """Runs commands in this process."""
 
     def __init__(self, capsys: pytest.CaptureFixture[str]) -> None:
@@ -50,7 +50,7 @@ class Here:
 
 
 def install_command(folder: Path) -> Path:
-    """Put the command into a folder, as pip would; gives its path."""
+    """Put the command into a folder, as pip would; return its path."""
     path = folder / "nsqflow"
     path.write_text(f'#!/bin/sh\nexec {shlex.join(COMMAND)} "$@"\n')
     path.chmod(0o700)
@@ -70,8 +70,8 @@ def run(*words: str, stdin: bytes = b"", env: Mapping[str, str] | None = None) -
     return Result(done.returncode, done.stdout.decode(), done.stderr.decode())
 
 
-class Running:
-    """A command that runs until it is told to end; its output can be awaited."""
+class CommandProcess:
+    """A command that runs until it is stopped; its output can be awaited."""
 
     def __init__(self, words: Sequence[str], env: Mapping[str, str] | None = None) -> None:
         # Of the terminal that the tests run on, nothing is to be known.
@@ -92,7 +92,7 @@ class Running:
         return match
 
     def end(self, number: int | None = None) -> int:
-        """Send it a signal, if one is given, and wait for its end; gives the exit code."""
+        """Send it a signal, if one is given, and wait for its end; return the exit code."""
         if number is not None:
             self.process.send_signal(number)
         while self._read():
@@ -132,7 +132,7 @@ class Running:
                 pipe.close()
 
 
-class OnTerminal(Running):
+class OnTerminal(CommandProcess):
     """The same on a terminal of its own."""
 
     def __init__(
@@ -142,7 +142,9 @@ class OnTerminal(Running):
         *,
         columns: int = 120,
         lines: int = 30,
+        stdin: int | None = None,
     ) -> None:
+        self._stdin = stdin  # of subprocess; None: the terminal
         self._size = struct.pack("HHHH", lines, columns, 0, 0)
         super().__init__(words, env)
 
@@ -153,7 +155,7 @@ class OnTerminal(Running):
             return subprocess.Popen(
                 command,
                 env=env,
-                stdin=terminal,
+                stdin=terminal if self._stdin is None else self._stdin,
                 stdout=terminal,
                 stderr=terminal,
                 start_new_session=True,
@@ -166,9 +168,29 @@ class OnTerminal(Running):
         """What it has said, without the escape sequences."""
         return _ESCAPE.sub("", self.text).replace("\r", "")
 
+    @property
+    def picture(self) -> list[str]:
+        """The lines of a screen that is drawn from its top each time, as they were last."""
+        return _ESCAPE.sub("", self.text.rpartition("\x1b[H")[2]).replace("\r", "").split("\n")
+
+    @property
+    def modes(self) -> list[Any]:
+        """How the terminal is set: with echo or without, line by line or key by key."""
+        return termios.tcgetattr(self._master)
+
     def type(self, text: str) -> None:
         """Press keys."""
         os.write(self._master, text.encode())
+
+    def press(self, keys: str, pattern: str) -> None:
+        """Press keys, and wait until what is shown from then on matches."""
+        self.text = ""
+        self.type(keys)
+        self.await_text(pattern)
+
+    def resize(self, columns: int, lines: int) -> None:
+        """Change its size; a command with it as its controlling terminal is signalled."""
+        fcntl.ioctl(self._master, termios.TIOCSWINSZ, struct.pack("HHHH", lines, columns, 0, 0))
 
     def _output(self) -> int:
         return self._master
@@ -176,7 +198,7 @@ class OnTerminal(Running):
     def _read(self) -> bool:
         try:
             return super()._read()
-        except OSError:  # how Linux says that nobody has the terminal any more
+        except OSError:  # on Linux: no process has the terminal any more
             return False
 
     def _close(self) -> None:

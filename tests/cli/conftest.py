@@ -8,25 +8,25 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli.commands import Here
-from tests.cli.sites import Site, embedded_site, real_site
+from tests.cli.clusters import NsqCluster, embedded_cluster, real_cluster
+from tests.cli.commands import InProcess
 
 
 @pytest.fixture(scope="session", params=["real", "embedded"])
-def site(
+def cluster(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[Site]:
+) -> Iterator[NsqCluster]:
     """A cluster of either kind, for the whole run."""
     if request.param == "embedded":
-        making = embedded_site()
+        making = embedded_cluster()
     else:
-        making = real_site(tmp_path_factory.mktemp("site"))
+        making = real_cluster(tmp_path_factory.mktemp("cluster"))
     with making as made:
         yield made
 
 
 @pytest.fixture
-def nowhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def empty_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """An empty folder to be in, where no variable and no file names a server."""
     for name in [*os.environ]:
         if name.startswith("NSQFLOW_") and name not in ("NSQFLOW_SERVERS", "NSQFLOW_UV"):
@@ -39,6 +39,6 @@ def nowhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.fixture
-def nsqflow(capsys: pytest.CaptureFixture[str], nowhere: Path) -> Here:
+def nsqflow(capsys: pytest.CaptureFixture[str], empty_folder: Path) -> InProcess:
     """The command, in this process."""
-    return Here(capsys)
+    return InProcess(capsys)

@@ -24,7 +24,7 @@ os.execv(sys.argv[1], sys.argv[1:])
 
 
 class Terminal(OnTerminal):
-    """A terminal whose Ctrl-C goes to all processes of the command, as it does for people."""
+    """A terminal whose Ctrl-C goes to all processes of the command, as on a real one."""
 
     def _start(self, command: list[str], env: Any) -> subprocess.Popen[bytes]:
         wrapped = [sys.executable, "-c", CONTROLLED, *command]

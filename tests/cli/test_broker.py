@@ -9,13 +9,13 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli.commands import Here, Running, run
-from tests.cli.sites import ask
+from tests.cli.clusters import ask
+from tests.cli.commands import CommandProcess, InProcess, run
 
 
-def started(*words: str) -> tuple[Running, dict[str, str]]:
+def started(*words: str) -> tuple[CommandProcess, dict[str, str]]:
     """A broker on free ports, and its addresses."""
-    command = Running(["broker", "--port", "0", "--json", *words])
+    command = CommandProcess(["broker", "--port", "0", "--json", *words])
     return command, json.loads(command.await_text(r"\{.*\}\n")[0])
 
 
@@ -37,7 +37,9 @@ def free_ports(*above: int) -> int:
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_it_takes_messages_once_it_has_told_its_addresses(nowhere: Path, number: int) -> None:
+def test_it_takes_messages_once_it_has_printed_its_addresses(
+    empty_folder: Path, number: int
+) -> None:
     command, addresses = started()
     with command:
         done = run("pub", "orders", "hello", "--lookupd", addresses["lookupd"])
@@ -47,19 +49,19 @@ def test_it_takes_messages_once_it_has_told_its_addresses(nowhere: Path, number:
         assert command.end(number) == 0
 
 
-def test_its_ports_follow_from_one(nowhere: Path) -> None:
+def test_its_ports_follow_from_one(empty_folder: Path) -> None:
     port = free_ports(1, 10, 11)
-    with Running(["broker", "--port", str(port)]) as command:
-        command.await_text(r"Ctrl-C ends it\.\n")
+    with CommandProcess(["broker", "--port", str(port)]) as command:
+        command.await_text(r"Press Ctrl-C to stop\.\n")
         nsqd, lookupd, messages, hint, _ = command.text.splitlines()
         assert nsqd == f"nsqd        127.0.0.1:{port}, HTTP 127.0.0.1:{port + 1}"
         assert lookupd == f"nsqlookupd  127.0.0.1:{port + 10}, HTTP 127.0.0.1:{port + 11}"
-        assert messages == "messages    in memory, and gone at the end"
+        assert messages == "messages    only in memory"
         assert hint == f"Try: nsqflow pub orders hello --lookupd 127.0.0.1:{port + 11}"
         assert command.end(signal.SIGTERM) == 0
 
 
-def test_what_it_was_given_a_folder_for_is_there_the_next_time(nowhere: Path) -> None:
+def test_what_it_was_given_a_folder_for_is_there_the_next_time(empty_folder: Path) -> None:
     command, addresses = started("--data-path", "messages")
     with command:
         assert addresses["data_path"] == "messages"
@@ -72,7 +74,7 @@ def test_what_it_was_given_a_folder_for_is_there_the_next_time(nowhere: Path) ->
         assert command.end(signal.SIGTERM) == 0
 
 
-def test_a_port_that_is_taken_is_told_with_a_hint(nowhere: Path) -> None:
+def test_a_port_that_is_taken_is_reported_with_a_hint(empty_folder: Path) -> None:
     port = free_ports(1, 10, 11)
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", port + 1))
@@ -81,17 +83,17 @@ def test_a_port_that_is_taken_is_told_with_a_hint(nowhere: Path) -> None:
     assert (done.code, done.out) == (1, "")
     [line] = done.err.splitlines()
     assert line.startswith(f"nsqflow: failed to start - http_address 127.0.0.1:{port + 1}: ")
-    assert line.endswith("another process listens there; stop it or choose another address")
+    assert line.endswith("another process listens there; stop it or choose another --port")
 
 
-def test_a_folder_that_can_not_be_is_told(nowhere: Path) -> None:
-    (nowhere / "file").touch()
+def test_a_folder_that_cannot_be_created_is_an_error(empty_folder: Path) -> None:
+    (empty_folder / "file").touch()
     done = run("broker", "--port", "0", "--data-path", "file/folder")
     assert (done.code, done.out) == (1, "")
     assert done.err.startswith("nsqflow: failed to start - file/folder: Not a directory")
 
 
-def test_a_port_that_leaves_no_room_is_a_misuse(nsqflow: Here) -> None:
+def test_a_port_with_too_few_above_it_is_a_usage_error(nsqflow: InProcess) -> None:
     done = nsqflow("broker", "--port", "65530")
     assert (done.code, done.out) == (2, "")
     assert done.err.startswith("nsqflow: invalid value for '--port'")

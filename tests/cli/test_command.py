@@ -29,7 +29,7 @@ def test_the_command_is_the_one_that_is_installed() -> None:
 
 
 @pytest.mark.parametrize("arguments", [[], ["--help"], ["-h"], ["help"]])
-def test_help_tells_the_verbs(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+def test_help_lists_the_verbs(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     assert main(arguments) == 0
     out, err = capsys.readouterr()
     assert [verb for verb in VERBS if f"\n  {verb} " not in out] == []
@@ -42,9 +42,9 @@ def test_help_of_a_verb_can_be_asked_for_by_its_name(
     verb: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main([verb, "--help"]) == 0
-    told = capsys.readouterr().out
+    text = capsys.readouterr().out
     assert main(["help", verb]) == 0
-    assert capsys.readouterr().out == told
+    assert capsys.readouterr().out == text
 
 
 @pytest.mark.parametrize("verb", [verb for verb in VERBS if verb not in DAEMONS])
@@ -52,7 +52,7 @@ def test_a_verb_of_the_help_is_there(verb: str) -> None:
     assert load(verb).__name__ == verb
 
 
-def test_the_version_is_told(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_version_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["--version"]) == 0
     assert capsys.readouterr().out == f"nsqflow {nsqflow.__version__}\n"
 
@@ -60,9 +60,9 @@ def test_the_version_is_told(capsys: pytest.CaptureFixture[str]) -> None:
 @pytest.mark.parametrize(
     ("verb", "hint"),
     [
-        ("nsq", "did you mean nsqd?"),
-        ("nsqlookup", "did you mean nsqlookupd?"),
-        ("topic", "did you mean topics?"),
+        ("nsq", "did you mean 'nsqd'?"),
+        ("nsqlookup", "did you mean 'nsqlookupd'?"),
+        ("topic", "did you mean 'topics'?"),
         ("--verbose", "nsqflow --help lists all"),
     ],
 )
@@ -70,11 +70,19 @@ def test_a_verb_that_is_not_known_is_named_with_a_hint(
     verb: str, hint: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main([verb]) == 2
-    assert capsys.readouterr() == ("", f"nsqflow: no verb {verb!r}; {hint}\n")
+    assert capsys.readouterr() == ("", f"nsqflow: unknown verb {verb!r}; {hint}\n")
+
+
+def test_an_option_before_the_verb_is_named_with_its_place(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert main(["--nsqd", "127.0.0.1:4150", "pub", "orders", "x"]) == 2
+    hint = "options follow the verb: nsqflow pub ... --nsqd ..."
+    assert capsys.readouterr() == ("", f"nsqflow: unknown verb '--nsqd'; {hint}\n")
 
 
 @pytest.mark.parametrize("verb", ["nsqd", "nsqlookupd"])
-def test_each_daemon_tells_its_flags_and_its_version(
+def test_each_daemon_prints_its_flags_and_its_version(
     verb: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main([verb, "-help"]) == 0
@@ -88,7 +96,8 @@ def test_a_flag_that_is_not_known_is_one_line_and_a_misuse(
     verb: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main([verb, "-tcp-adress=:1"]) == 2
-    expected = f"{verb}: unknown flag -tcp-adress (did you mean -tcp-address?); -help lists all\n"
+    hint = "did you mean '-tcp-address'?"
+    expected = f"{verb}: unknown flag -tcp-adress ({hint}); -help lists all\n"
     assert capsys.readouterr() == ("", expected)
 
 
@@ -104,7 +113,7 @@ def test_a_flag_that_is_not_known_is_one_line_and_a_misuse(
         ("2>&-", "channels nothing", 1),
     ],
 )
-def test_a_stream_that_is_closed_is_no_mistake(redirection: str, words: str, code: int) -> None:
+def test_a_closed_stream_is_not_an_error(redirection: str, words: str, code: int) -> None:
     with BackgroundBroker() as broker:
         broker.create_topic("orders")
         servers = f"--lookupd {broker.lookupd_addresses[0]}"

@@ -12,25 +12,33 @@ from pathlib import Path
 import pytest
 
 from nsqflow.admin import AdminError
-from nsqflow.cli.errors import Failure, Terminated, guarded, hint_for, tell, words
+from nsqflow.cli.errors import (
+    CommandError,
+    Terminated,
+    error_message,
+    handle_errors,
+    hint_for,
+    report,
+)
 from nsqflow.errors import (
     AuthFailedError,
     ConfigError,
     DiscoveryError,
     InvalidCommandError,
     NetworkError,
+    NoResponseError,
     NsqError,
     RemoteProtocolError,
     RequestTimeout,
 )
-from nsqflow.http.client import NoAnswer
-from tests.cli.commands import COMMAND, Here
-from tests.cli.sites import Site
+from tests.cli.clusters import NsqCluster
+from tests.cli.commands import COMMAND, InProcess
 from tests.fixtures.servers import PATIENCE
 
-UNREACHABLE = "is it running? --lookupd and --nsqd say where; 'nsqflow broker' starts one"
-HTTP_PORT = "is that the right port? over HTTP nsqlookupd is at 4161 and nsqd at 4151, as a rule"
-WANTS_TLS = "https:// in an address, and tls in the config file, ask for it"
+CLI = "pip install 'rich>=13.9' 'typer<0.29,>=0.27'"
+UNREACHABLE = "is it running? --lookupd and --nsqd set its address; 'nsqflow broker' starts one"
+HTTP_PORT = "is that the right port? the HTTP port of nsqlookupd is 4161 by default, of nsqd 4151"
+WANTS_TLS = "enable TLS by https:// in an address, and tls in the config file"
 
 
 @pytest.mark.parametrize(
@@ -41,14 +49,14 @@ WANTS_TLS = "https:// in an address, and tls in the config file, ask for it"
         (NetworkError("a:1: lost"), 1, f"a:1: lost; {UNREACHABLE}"),
         (RequestTimeout("a:1: late"), 1, f"a:1: late; {UNREACHABLE}"),
         (DiscoveryError("a:1: odd"), 1, f"a:1: odd; {HTTP_PORT}"),
-        (NoAnswer("a:1: odd"), 1, f"a:1: odd; {HTTP_PORT}"),
+        (NoResponseError("a:1: odd"), 1, f"a:1: odd; {HTTP_PORT}"),
         (AdminError(404, "NOT_FOUND", "a:1/b"), 1, f"a:1/b: 404 NOT_FOUND; {HTTP_PORT}"),
         (AdminError(500, "INTERNAL", "a:1/b"), 1, "a:1/b: 500 INTERNAL"),
         (AdminError(403, "TLS_REQUIRED", "a:1"), 1, f"a:1: 403 TLS_REQUIRED; {WANTS_TLS}"),
         (
             RemoteProtocolError("a frame of type 9"),
             1,
-            "a frame of type 9; nsqd listens for clients at port 4150, as a rule",
+            "a frame of type 9; the default port of nsqd is 4150",
         ),
         (
             InvalidCommandError("E_INVALID", "cannot PUB in current state (TLS required)"),
@@ -61,51 +69,52 @@ WANTS_TLS = "https:// in an address, and tls in the config file, ask for it"
             "E_AUTH_FAILED no; the secret is taken from NSQFLOW_AUTH_SECRET, or as the config "
             "file says",
         ),
-        (Failure("no", "try yes"), 1, "no; try yes"),
-        (Failure("no", code=2), 2, "no"),
+        (CommandError("no", "try yes"), 1, "no; try yes"),
+        (CommandError("no", code=2), 2, "no"),
         (FileNotFoundError(2, "No such file", "a/b"), 1, "a/b: No such file"),
         (OSError("odd"), 1, "odd"),
         (
             ModuleNotFoundError("no", name="pyspark.sql"),
             1,
-            "this needs pyspark: pip install 'nsqflow[spark]'",
+            "this needs pyspark: pip install 'pyarrow>=18' 'pyspark>=4.2'",
         ),
-        (ModuleNotFoundError("no", name="rich"), 1, "this needs rich: pip install 'nsqflow[cli]'"),
-        (KeyError("x"), 1, "KeyError: 'x'; a mistake in nsqflow, --debug tells where"),
+        (ModuleNotFoundError("no", name="rich"), 1, f"this needs rich: {CLI}"),
+        (KeyError("x"), 1, "KeyError: 'x'; a bug in nsqflow; --debug shows where"),
         (NsqError("two\nlines \x1b[2J"), 1, "two\\x0alines \\x1b[2J"),
     ],
 )
 def test_an_error_is_one_line(
     error: Exception, code: int, line: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert tell(error) == code
+    assert report(error) == code
     assert capsys.readouterr() == ("", f"nsqflow: {line}\n")
 
 
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("[Errno 111] Connect call failed ('127.0.0.1', 1)", os.strerror(111)),
         ("[Errno -2] Name or service not known", "Name or service not known"),
         ("[SSL: WRONG_VERSION_NUMBER] wrong version number (_ssl.c:1006)", "wrong version number"),
         ("[SSL] internal error (_ssl.c:1)", "internal error"),
         ("message [1] (of 2)", "message [1] (of 2)"),
+        ("a:1: closed by nsqd", "closed by nsqd"),
+        ("b:2: closed by nsqd", "b:2: closed by nsqd"),
     ],
 )
 def test_what_is_meant_for_programmers_is_left_out(text: str, said: str) -> None:
-    assert words(NetworkError(f"a:1: {text}")) == f"a:1: {said}"
+    assert error_message(NetworkError(f"a:1: {text}")) == f"a:1: {said}"
 
 
 @pytest.mark.parametrize(
     ("cause", "hint"),
     [
-        (ssl.SSLError(1, "wrong version number"), "does it speak TLS there?"),
-        (ssl.SSLCertVerificationError(1, "self-signed"), "tls_ca_file in the config file says"),
+        (ssl.SSLError(1, "wrong version number"), "does the server use TLS?"),
+        (ssl.SSLCertVerificationError(1, "self-signed"), "set tls_ca_file in the config file"),
         (socket.gaierror(-2, "Name or service not known"), "is the name right?"),
         (ConnectionRefusedError(111, "Connection refused"), "is it running?"),
     ],
 )
-def test_the_hint_is_of_what_lies_behind_an_error(cause: OSError, hint: str) -> None:
+def test_the_hint_fits_the_cause_of_an_error(cause: OSError, hint: str) -> None:
     error = NetworkError("a:1: lost")
     error.__cause__ = cause
     assert hint_for(error).startswith(hint)
@@ -121,11 +130,11 @@ def test_signals_have_their_exit_codes(
         if raised is not None:
             raise raised
 
-    assert guarded(verb, debug=False)() == code
+    assert handle_errors(verb, debug=False)() == code
     assert capsys.readouterr() == ("", "")
 
 
-def test_a_traceback_is_shown_if_it_is_wanted_and_only_then(nsqflow: Here) -> None:
+def test_a_traceback_is_shown_if_it_is_wanted_and_only_then(nsqflow: InProcess) -> None:
     done = nsqflow("topics", "--nsqd", "127.0.0.1:9")
     assert "Traceback" not in done.err
     server = ["--nsqd", "127.0.0.1:9"]
@@ -140,8 +149,8 @@ def test_a_traceback_is_shown_if_it_is_wanted_and_only_then(nsqflow: Here) -> No
         assert done.err.splitlines()[-1].startswith("nsqflow: 127.0.0.1:10: Connection refused; ")
 
 
-def test_what_stands_behind_two_dashes_is_no_option(nsqflow: Here, site: Site) -> None:
-    done = nsqflow("pub", "debugged", *site.directly, "--", "--debug", "--json")
+def test_what_follows_two_dashes_is_not_an_option(nsqflow: InProcess, cluster: NsqCluster) -> None:
+    done = nsqflow("pub", "debugged", *cluster.directly, "--", "--debug", "--json")
     assert done == (0, "published 2 messages to debugged\n", "")
 
 
@@ -151,25 +160,25 @@ def test_what_stands_behind_two_dashes_is_no_option(nsqflow: Here, site: Site) -
         (["channels"], "missing argument 'TOPIC'; see nsqflow channels --help"),
         (["topics", "--jsn"], "no such option: --jsn"),
         (["topics", "extra"], "got unexpected extra argument"),
-        (["stat", "--interval", "soon"], "invalid value for '--interval'"),
+        (["stat", "--sort", "size"], "invalid value for '--sort'"),
     ],
 )
-def test_a_command_line_that_can_not_be_read_is_one_line_and_a_misuse(
-    nsqflow: Here, words: list[str], line: str
+def test_a_command_line_that_cannot_be_read_is_one_line_and_a_misuse(
+    nsqflow: InProcess, words: list[str], line: str
 ) -> None:
     done = nsqflow(*words)
     assert (done.code, done.out) == (2, "")
-    [told] = done.err.splitlines()
-    assert told.startswith(f"nsqflow: {line}")
-    assert told.endswith(f"see nsqflow {words[0]} --help")
+    [found] = done.err.splitlines()
+    assert found.startswith(f"nsqflow: {line}")
+    assert found.endswith(f"see nsqflow {words[0]} --help")
 
 
-def test_who_reads_our_output_may_end_before_us(nowhere: Path, site: Site) -> None:
+def test_the_reader_of_the_output_may_end_first(empty_folder: Path, cluster: NsqCluster) -> None:
     reader, writer = os.pipe()
     os.close(reader)
     try:
         done = subprocess.run(
-            [*COMMAND, "nodes", *site.directly],
+            [*COMMAND, "nodes", *cluster.directly],
             stdout=writer,
             stderr=subprocess.PIPE,
             timeout=PATIENCE,
@@ -180,7 +189,7 @@ def test_who_reads_our_output_may_end_before_us(nowhere: Path, site: Site) -> No
     assert (done.returncode, done.stderr) == (141, b"")
 
 
-def test_without_the_extra_it_is_said_what_to_install() -> None:
+def test_without_the_extra_the_error_says_what_to_install() -> None:
     program = (
         "import sys; sys.modules['typer'] = None\n"
         "from nsqflow.cli import main\n"
@@ -190,4 +199,4 @@ def test_without_the_extra_it_is_said_what_to_install() -> None:
         [sys.executable, "-c", program], capture_output=True, text=True, timeout=PATIENCE
     )
     assert done.returncode == 1
-    assert done.stderr == "nsqflow: topics needs typer: pip install 'nsqflow[cli]'\n"
+    assert done.stderr == f"nsqflow: topics needs typer: {CLI}\n"

@@ -16,8 +16,8 @@ from pathlib import Path
 import pytest
 
 from nsqflow.cli import DAEMONS, VERBS
-from tests.cli.commands import Here, Running, install_command, run
-from tests.cli.sites import Site
+from tests.cli.clusters import NsqCluster
+from tests.cli.commands import CommandProcess, InProcess, install_command, run
 from tests.fixtures.servers import PATIENCE, Server
 
 ELSEWHERE = {"run", "demo"}  # they need Spark, and have tests of their own
@@ -35,28 +35,28 @@ def examples(verb: str) -> list[str]:
 
 
 @pytest.fixture
-def shell(nowhere: Path, tmp_path: Path, site: Site) -> dict[str, str]:
+def shell(empty_folder: Path, tmp_path: Path, cluster: NsqCluster) -> dict[str, str]:
     """Where the examples find the command, a cluster, and what they are about."""
     folder = tmp_path / "bin"
     folder.mkdir()
     install_command(folder)
-    (nowhere / "orders.txt").write_text("order 1\norder 2\n")
+    (empty_folder / "orders.txt").write_text("order 1\norder 2\n")
     for topic in ("orders", "returns"):
         for node in (0, 1):
-            site.create(topic, "billing", node)
+            cluster.create(topic, "billing", node)
     path = f"{folder}{os.pathsep}{os.environ['PATH']}"
-    return {**os.environ, "PATH": path, "NSQFLOW_LOOKUPD": site.lookupd}
+    return {**os.environ, "PATH": path, "NSQFLOW_LOOKUPD": cluster.lookupd}
 
 
 @pytest.fixture
-def orders(site: Site, shell: object) -> Iterator[None]:
-    """Somebody who publishes all the time, for those who look on."""
+def orders(cluster: NsqCluster, shell: object) -> Iterator[None]:
+    """Publish all the time, for verbs that show messages."""
     enough = threading.Event()
 
     def publish() -> None:
         while not enough.wait(0.05):
             for topic in ("orders", "returns"):
-                site.publish(topic, b"order")
+                cluster.publish(topic, b"order")
 
     thread = threading.Thread(target=publish)
     thread.start()
@@ -99,15 +99,15 @@ def test_an_example_of_tail_shows_what_comes(shell: dict[str, str], orders: None
         assert "order" in done.stdout
 
 
-def test_an_example_of_broker_runs_until_it_is_told_to_end(nowhere: Path) -> None:
+def test_an_example_of_broker_runs_until_it_is_stopped(empty_folder: Path) -> None:
     for example in examples("broker"):
-        with Running(shlex.split(example)[1:]) as command:
+        with CommandProcess(shlex.split(example)[1:]) as command:
             command.await_text("nsqd.*127.0.0.1:")
             assert command.end(signal.SIGTERM) == 0
 
 
 @pytest.mark.parametrize("verb", DAEMONS)
-def test_an_example_of_a_daemon_runs_until_it_is_told_to_end(verb: str, nowhere: Path) -> None:
+def test_an_example_of_a_daemon_runs_until_it_is_stopped(verb: str, empty_folder: Path) -> None:
     [example] = examples(verb)
     words = shlex.split(example)[1:]
     # The last word counts: on free ports, whatever else runs here.
@@ -116,7 +116,7 @@ def test_an_example_of_a_daemon_runs_until_it_is_told_to_end(verb: str, nowhere:
         assert server.ask("/ping") == (200, b"OK")
 
 
-def test_help_of_a_verb_is_plain_text(nsqflow: Here) -> None:
+def test_help_of_a_verb_is_plain_text(nsqflow: InProcess) -> None:
     for word in ("--help", "-h"):
         done = nsqflow("pub", word)
         assert done.code == 0

@@ -8,8 +8,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from nsqflow.cli.errors import Failure
-from nsqflow.cli.lines import read_lines, read_whole
+from nsqflow.cli.errors import CommandError
+from nsqflow.cli.line_reader import read_lines, read_whole
 from tests.fixtures.loops import asynchronous
 
 
@@ -22,7 +22,7 @@ def pipe() -> Iterator[tuple[int, int]]:
 
 
 @asynchronous
-async def test_a_line_is_given_as_soon_as_it_is_there(pipe: tuple[int, int]) -> None:
+async def test_a_line_is_returned_as_soon_as_it_arrives(pipe: tuple[int, int]) -> None:
     reader, writer = pipe
     lines = read_lines(reader, 100)
     os.write(writer, b"one\ntw")
@@ -54,7 +54,7 @@ async def test_a_line_that_is_too_long_is_named(pipe: tuple[int, int]) -> None:
     os.write(writer, b"one\n" + b"x" * 101)
     lines = read_lines(reader, 100)
     assert await anext(lines) == [b"one"]
-    with pytest.raises(Failure, match="line 2 has more than 100 bytes") as caught:
+    with pytest.raises(CommandError, match="line 2 has more than 100 bytes") as caught:
         await anext(lines)
     assert caught.value.code == 1  # not a misuse: the first line was read, and sent
     os.close(writer)
@@ -68,7 +68,7 @@ async def test_a_line_that_is_too_long_is_named_also_if_it_is_there_at_once(
     os.write(writer, b"one\n" + b"x" * 101 + b"\nthree\n")
     lines = read_lines(reader, 100)
     assert await anext(lines) == [b"one"]
-    with pytest.raises(Failure, match="line 2 has more than 100 bytes"):
+    with pytest.raises(CommandError, match="line 2 has more than 100 bytes"):
         await anext(lines)
     os.close(writer)
 
@@ -90,7 +90,7 @@ async def test_a_line_may_come_in_many_pieces(pipe: tuple[int, int]) -> None:
 async def test_the_whole_is_bounded_too(pipe: tuple[int, int]) -> None:
     reader, writer = pipe
     os.write(writer, b"x" * 101)
-    with pytest.raises(Failure, match="a message of more than 100 bytes"):
+    with pytest.raises(CommandError, match="the message has more than 100 bytes"):
         await read_whole(reader, 100)
     os.write(writer, b"one\ntwo")
     os.close(writer)

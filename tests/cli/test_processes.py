@@ -45,7 +45,7 @@ def run(verb: str, *flags: str) -> subprocess.CompletedProcess[str]:
 
 
 def fail(verb: str, *flags: str, code: int = 1) -> str:
-    """Start a daemon that can't start; gives its last words."""
+    """Start a daemon that can't start; return its last lines."""
     done = run(verb, *flags)
     assert done.returncode == code, done.stderr
     assert done.stdout == ""
@@ -61,7 +61,7 @@ def verb(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.Mon
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_a_signal_ends_a_daemon_in_good_order(verb: str, number: signal.Signals) -> None:
+def test_a_signal_stops_a_daemon_cleanly(verb: str, number: signal.Signals) -> None:
     with Server(ours(verb), []) as server:
         assert server.ask("/ping") == (200, b"OK")
         server.process.send_signal(number)
@@ -102,7 +102,7 @@ def test_the_log_has_nothing_below_the_level_that_a_flag_says(verb: str, tmp_pat
     assert " FATAL: " in line
 
 
-def test_a_port_that_is_taken_is_told_in_one_line_with_a_hint(verb: str) -> None:
+def test_a_port_that_is_taken_is_reported_in_one_line_with_a_hint(verb: str) -> None:
     with Server(ours("nsqlookupd"), []) as other:
         last = fail(verb, f"-tcp-address={other.tcp_address}")
     port = other.tcp_address.rpartition(":")[2]
@@ -113,39 +113,39 @@ def test_a_port_that_is_taken_is_told_in_one_line_with_a_hint(verb: str) -> None
     assert "choose another address" in last
 
 
-def test_a_config_file_that_is_broken_is_told_in_one_line(verb: str, tmp_path: Path) -> None:
+def test_a_config_file_that_is_broken_is_reported_in_one_line(verb: str, tmp_path: Path) -> None:
     path = tmp_path / "broken.cfg"
     path.write_text("log_level = [")
     assert f" FATAL: config file '{path}' is not TOML" in fail(verb, f"-config={path}")
     path.write_text("log_level = 'loud'")
-    assert f" FATAL: {path}: log_level 'loud'; allowed is" in fail(verb, f"-config={path}")
+    assert f" FATAL: {path}: log_level='loud' is invalid" in fail(verb, f"-config={path}")
 
 
-def test_a_value_out_of_its_range_is_told_in_one_line() -> None:
+def test_a_value_out_of_its_range_is_reported_in_one_line() -> None:
     last = fail("nsqd", "-max-deflate-level=10")
-    assert last.endswith("FATAL: max_deflate_level 10; allowed is a whole number of 1 to 9")
+    assert last.endswith("FATAL: max_deflate_level=10 is invalid: must be an integer from 1 to 9")
 
 
-def test_a_command_line_that_can_not_be_read_has_an_exit_code_of_its_own(verb: str) -> None:
+def test_a_command_line_that_cannot_be_read_has_an_exit_code_of_its_own(verb: str) -> None:
     last = fail(verb, "-log-level=loud", code=2)
-    assert last.startswith(f"{verb}: -log-level 'loud'; allowed is 'debug'")
+    assert last.startswith(f"{verb}: -log-level='loud' is invalid: must be debug")
 
 
-def test_a_certificate_that_is_missing_is_told(tmp_path: Path) -> None:
+def test_a_certificate_that_is_missing_is_reported(tmp_path: Path) -> None:
     last = fail("nsqd", "-tls-cert=nope.pem", "-tls-key=nope.key", f"-data-path={tmp_path}")
-    assert "failed to start - tls_cert 'nope.pem': No such file or directory" in last
+    assert "failed to start - tls_cert='nope.pem' is invalid: No such file or directory" in last
 
 
-def test_a_data_path_that_is_missing_is_told(tmp_path: Path) -> None:
+def test_a_data_path_that_is_missing_is_reported(tmp_path: Path) -> None:
     missing = tmp_path / "missing"
     last = fail("nsqd", f"-data-path={missing}")
-    assert f"FATAL: failed to start - data_path '{missing}': there is no such folder" in last
+    assert f"FATAL: failed to start - data_path='{missing}' is invalid" in last
 
 
-def test_a_data_path_that_another_nsqd_uses_is_told(tmp_path: Path) -> None:
+def test_a_data_path_that_another_nsqd_uses_is_reported(tmp_path: Path) -> None:
     with Server(ours("nsqd", f"-data-path={tmp_path}"), []):
         last = fail("nsqd", f"-data-path={tmp_path}")
-    assert f"FATAL: failed to start - data_path '{tmp_path}' is in use by another nsqd" in last
+    assert f"FATAL: failed to start - data_path='{tmp_path}' is invalid" in last
 
 
 def test_nsqd_has_its_topics_and_channels_again_after_a_restart(

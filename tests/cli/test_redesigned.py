@@ -15,7 +15,7 @@ from tests.cli.commands import Result, run
 from tests.fixtures.loops import asynchronous
 from tests.fixtures.scripted import Answer, ScriptedLookupd, ScriptedNsqd
 
-pytestmark = pytest.mark.usefixtures("nowhere")
+pytestmark = pytest.mark.usefixtures("empty_folder")
 
 VERSION = "0.3.7-HA.1.9.7"
 STATEMENT = (
@@ -95,8 +95,8 @@ async def test_doctor_names_it_and_says_what_works(version: str) -> None:
     assert f"note   nsqlookupd {lookupd}: version {version}, redesigned\n" in done.out
     assert done.out.count(f"\n       {STATEMENT}\n") == 1
     assert f"note   nsqd {nsqd}: version {VERSION}, redesigned\n" in done.out
-    assert f"ok     HTTP of {nsqd}: {cluster.http.address}, and nsqd is well\n" in done.out
-    assert done.out.endswith("nothing to mend, 2 notes\n")
+    assert f"ok     HTTP of {nsqd}: {cluster.http.address}, nsqd is healthy\n" in done.out
+    assert done.out.endswith("nothing to fix, 2 notes\n")
 
 
 @asynchronous

@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli.commands import Here, OnTerminal
-from tests.cli.sites import Site
+from tests.cli.clusters import NsqCluster
+from tests.cli.commands import InProcess, OnTerminal
 from tests.fixtures.certificates import Certificates
 from tests.fixtures.servers import Nsqd, start_nsqd
 
-RIGHT_PORT = "is that the right port? over HTTP nsqlookupd is at 4161 and nsqd at 4151, as a rule"
+RIGHT_PORT = "is that the right port? the HTTP port of nsqlookupd is 4161 by default, of nsqd 4151"
 PORT_ABOVE = "its HTTP API is taken to be at the port above --nsqd, unless --nsqd-http says where"
 
 VERBS = [
@@ -24,12 +24,12 @@ VERBS = [
 
 @pytest.fixture
 def silent() -> Iterator[str]:
-    """The address of a server that takes everybody in and never says a word."""
+    """The address of a server that accepts connections and never answers."""
     with socket.create_server(("127.0.0.1", 0)) as server:
         yield f"127.0.0.1:{server.getsockname()[1]}"
 
 
-def told(nsqflow: Here, *words: str) -> str:
+def error_line(nsqflow: InProcess, *words: str) -> str:
     """The one line that a verb ends with."""
     done = nsqflow(*words)
     assert (done.code, done.out) == (1, "")
@@ -38,35 +38,39 @@ def told(nsqflow: Here, *words: str) -> str:
 
 
 @pytest.mark.parametrize("verb", [["pub", "orders", "x"], ["tail", "orders"]])
-def test_clients_are_no_good_at_the_http_port(nsqflow: Here, site: Site, verb: list[str]) -> None:
-    address = site.nsqd_http[0]
-    line = told(nsqflow, *verb, "--nsqd", address)
+def test_a_client_at_the_http_port_is_an_error(
+    nsqflow: InProcess, cluster: NsqCluster, verb: list[str]
+) -> None:
+    address = cluster.nsqd_http[0]
+    line = error_line(nsqflow, *verb, "--nsqd", address)
     assert line.startswith(f"nsqflow: {address}: frame of ")
-    assert line.endswith("; nsqd listens for clients at port 4150, as a rule")
+    assert line.endswith("; the default port of nsqd is 4150")
 
 
 @pytest.mark.parametrize("verb", [*VERBS, "create orders"])
-def test_http_is_not_spoken_at_the_port_for_clients(nsqflow: Here, nsqd: Nsqd, verb: str) -> None:
-    line = told(nsqflow, *verb.split(), "--lookupd", nsqd.tcp_address)
-    assert line.startswith(f"nsqflow: {nsqd.tcp_address}: what it answered is not HTTP: ")
+def test_http_is_not_spoken_at_the_port_for_clients(
+    nsqflow: InProcess, nsqd: Nsqd, verb: str
+) -> None:
+    line = error_line(nsqflow, *verb.split(), "--lookupd", nsqd.tcp_address)
+    assert line.startswith(f"nsqflow: {nsqd.tcp_address}: the response is not HTTP: ")
     assert line.endswith(RIGHT_PORT)
 
 
 @pytest.mark.parametrize("verb", VERBS)
-def test_an_nsqd_is_no_nsqlookupd(nsqflow: Here, nsqd: Nsqd, verb: str) -> None:
-    line = told(nsqflow, *verb.split(), "--lookupd", nsqd.http_address)
+def test_an_nsqd_is_not_an_nsqlookupd(nsqflow: InProcess, nsqd: Nsqd, verb: str) -> None:
+    line = error_line(nsqflow, *verb.split(), "--lookupd", nsqd.http_address)
     assert line.startswith(f"nsqflow: {nsqd.http_address}")
     assert line.endswith(RIGHT_PORT)
 
 
-def test_an_nsqlookupd_is_no_nsqd(nsqflow: Here, site: Site) -> None:
-    line = told(nsqflow, "topics", "--nsqd", site.nsqd[0], "--nsqd-http", site.lookupd)
-    assert line == f"nsqflow: {site.lookupd}/stats: 404 NOT_FOUND; {RIGHT_PORT}"
+def test_an_nsqlookupd_is_not_an_nsqd(nsqflow: InProcess, cluster: NsqCluster) -> None:
+    line = error_line(nsqflow, "topics", "--nsqd", cluster.nsqd[0], "--nsqd-http", cluster.lookupd)
+    assert line == f"nsqflow: {cluster.lookupd}/stats: 404 NOT_FOUND; {RIGHT_PORT}"
 
 
 @pytest.mark.parametrize("verb", ["topics", "nodes", "stat", "delete orders --yes"])
-def test_an_address_that_was_guessed_is_said_to_be(nsqflow: Here, verb: str) -> None:
-    line = told(nsqflow, *verb.split(), "--nsqd", "127.0.0.1:9")
+def test_the_error_says_that_the_http_address_was_assumed(nsqflow: InProcess, verb: str) -> None:
+    line = error_line(nsqflow, *verb.split(), "--nsqd", "127.0.0.1:9")
     assert line.startswith("nsqflow: 127.0.0.1:10: Connection refused; is it running? ")
     assert PORT_ABOVE in line
 
@@ -75,24 +79,24 @@ def test_an_address_that_was_guessed_is_said_to_be(nsqflow: Here, verb: str) -> 
     ("option", "reason"),
     [("--lookupd", "no answer within 0.2 s"), ("--nsqd", "not ready within the dial_timeout of")],
 )
-def test_who_says_nothing_is_not_waited_for(
-    nsqflow: Here, silent: str, option: str, reason: str, monkeypatch: pytest.MonkeyPatch
+def test_a_silent_server_is_not_waited_for(
+    nsqflow: InProcess, silent: str, option: str, reason: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("NSQFLOW_TIMEOUT", "0.2")
-    line = told(nsqflow, "pub", "orders", "x", option, silent)
+    line = error_line(nsqflow, "pub", "orders", "x", option, silent)
     assert line.startswith(f"nsqflow: {silent}: {reason}")
 
 
-def test_a_person_who_waits_is_told_for_whom(nowhere: Path, silent: str) -> None:
+def test_a_terminal_says_which_server_it_waits_for(empty_folder: Path, silent: str) -> None:
     with OnTerminal(["topics", "--lookupd", silent], {"NSQFLOW_TIMEOUT": "20"}) as command:
         command.await_text(f"asking nsqlookupd {silent} ...")
         assert command.end(2) == 130
 
 
-def test_tls_where_there_is_none_is_told(nsqflow: Here, site: Site) -> None:
-    line = told(nsqflow, "topics", "--lookupd", f"https://{site.lookupd}")
-    assert line.startswith(f"nsqflow: https://{site.lookupd}: ")
-    assert "; does it speak TLS there?" in line
+def test_tls_to_a_server_without_it_is_reported(nsqflow: InProcess, cluster: NsqCluster) -> None:
+    line = error_line(nsqflow, "topics", "--lookupd", f"https://{cluster.lookupd}")
+    assert line.startswith(f"nsqflow: https://{cluster.lookupd}: ")
+    assert "; does the server use TLS?" in line
     assert "_ssl.c" not in line
 
 
@@ -103,32 +107,32 @@ def test_tls_where_there_is_none_is_told(nsqflow: Here, site: Site) -> None:
         (["pub", "orders", "x", "--nsqd-http"], "E_INVALID cannot PUB in current state (TLS req"),
     ],
 )
-def test_a_server_that_wants_tls_is_told(
-    nsqflow: Here, tmp_path: Path, certificates: Certificates, words: list[str], reason: str
+def test_a_server_that_requires_tls_is_reported(
+    nsqflow: InProcess, tmp_path: Path, certificates: Certificates, words: list[str], reason: str
 ) -> None:
     with start_nsqd(tmp_path, tls=certificates, options=["-tls-required=true"]) as nsqd:
         done = nsqflow(*words, nsqd.http_address, "--nsqd", nsqd.tcp_address)
     assert done.code == 1
     assert reason in done.err
-    assert done.err.endswith("; https:// in an address, and tls in the config file, ask for it\n")
+    assert done.err.endswith("; enable TLS by https:// in an address, and tls in the config file\n")
 
 
-def test_http_on_the_port_of_https_is_told(nsqflow: Here, nsqd: Nsqd) -> None:
+def test_http_on_the_port_of_https_is_reported(nsqflow: InProcess, nsqd: Nsqd) -> None:
     servers = ["--nsqd", nsqd.tcp_address, "--nsqd-http", nsqd.https_address]
-    line = told(nsqflow, "topics", *servers)
+    line = error_line(nsqflow, "topics", *servers)
     assert "HTTPS server" in line
-    assert line.endswith("; https:// in an address, and tls in the config file, ask for it")
+    assert line.endswith("; enable TLS by https:// in an address, and tls in the config file")
 
 
 @pytest.mark.parametrize("option", ["--nsqd", "--lookupd"])
-def test_a_name_that_nobody_has_is_told(nsqflow: Here, option: str) -> None:
-    line = told(nsqflow, "pub", "orders", "x", option, "nsqd.invalid:4150")
+def test_a_host_name_that_does_not_resolve_is_reported(nsqflow: InProcess, option: str) -> None:
+    line = error_line(nsqflow, "pub", "orders", "x", option, "nsqd.invalid:4150")
     assert line.startswith("nsqflow: nsqd.invalid:4150: ")
     assert "; is the name right? " in line
     assert "Errno" not in line
 
 
-def test_a_password_in_an_address_is_not_shown(nsqflow: Here) -> None:
+def test_a_password_in_an_address_is_not_shown(nsqflow: InProcess) -> None:
     for option in ("--lookupd", "--nsqd-http"):
         address = "http://me:hunter2@127.0.0.1:9"
         servers = ["--nsqd", "127.0.0.1:9"] if option == "--nsqd-http" else []

@@ -25,7 +25,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 @pytest.fixture(scope="session")
 def server_kind(request: pytest.FixtureRequest) -> Kind:
-    """Which servers the test is run against; whoever starts one hands it on."""
+    """The kind of servers that the test is run against."""
     return cast(Kind, request.param)
 
 

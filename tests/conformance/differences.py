@@ -1,13 +1,13 @@
-"""Where ours are not as the real servers are, and why that is meant to be so.
+"""Where our servers differ from the real ones on purpose, and why.
 
-A test is named as pytest does, without file and kind: all its cases, or one of them. It must fail
-with each kind of ours; once it no longer does, its line here has to go.
+A key is a test's name without file and kind: all its cases, or one of them. The test must fail with
+each kind of ours; if it passes, its line must be removed.
 """
 
 import re
 
-JSON = "Go reads JSON in its own way: null, and the width of numbers"
-QUOTES = "Go quotes what is not printable in its own way"
+JSON = "Go's JSON: null, and the width of numbers"
+QUOTES = "Go's quoting of text that is not printable"
 
 DIFFERENCES = {
     "test_an_option_that_only_go_has_a_use_for_can_be_read": "ours has no such options",
@@ -20,10 +20,10 @@ DIFFERENCES = {
     "test_nsqlookupd_answers[UNREGISTER of a topic that is no text]": QUOTES,
     "test_rdy[a number of 64 bits is taken for a negative one]": "an overflow of Go's integers",
     "test_mpub[bodies that are larger than the largest body, with a smaller size before them]": (
-        "ours has a bound for what a client makes it hold"
+        "ours limits the memory that a client can use"
     ),
-    "test_an_mpub_that_is_refused_for_its_body_has_made_its_topic_all_the_same": (
-        "ours makes no topic for what it does not take"
+    "test_an_mpub_that_is_refused_for_its_body_creates_its_topic_anyway": (
+        "ours creates no topic for a refused message"
     ),
 }
 
@@ -31,7 +31,7 @@ _OURS = re.compile(r"(?P<test>\w+)\[(?:ours|memory)(?:-(?P<case>.*))?\]")
 
 
 def difference_in(name: str) -> str | None:
-    """Which line of the table is about this test, named as pytest does without the file."""
+    """Return the key of the table for a test, named as pytest does without the file."""
     if match := _OURS.fullmatch(name):
         for line in (match["test"], f"{match['test']}[{match['case']}]"):
             if line in DIFFERENCES:

@@ -1,7 +1,7 @@
-"""Plain blocking drivers for the sessions: a socket, maybe TLS, and nothing clever.
+"""Plain blocking drivers for the sessions: a socket, TLS if asked for, and nothing more.
 
-They show how little a session needs from whoever drives it, and let the real servers judge
-the protocol core alone.
+They are independent of ``nsqflow.transport`` on purpose: every event and every byte sent is seen
+here, so that the real servers judge the protocol core alone.
 """
 
 from __future__ import annotations
@@ -42,14 +42,14 @@ K = TypeVar("K")
 
 
 class Connection(Generic[E]):
-    """A session on a socket; every wait ends after PATIENCE at the latest."""
+    """A session on a socket; every wait ends after PATIENCE."""
 
     def __init__(self, session: Session[E], sock: socket.socket) -> None:
         self._session = session
         self._socket = sock
         self._socket.settimeout(PATIENCE)
         self._arrived: deque[E] = deque()
-        self.sent = bytearray()  # what the session said so far, before any TLS
+        self.sent = bytearray()  # by the session so far, before TLS
 
     def __enter__(self) -> Self:
         return self
@@ -58,13 +58,13 @@ class Connection(Generic[E]):
         self._socket.close()
 
     def flush(self) -> None:
-        """Send what the session has to say."""
+        """Send what the session has queued."""
         if data := self._session.data_to_send():
             self.sent += data
             self._socket.sendall(data)
 
     def send_raw(self, data: bytes) -> None:
-        """Send what no session would."""
+        """Send bytes that no session would send."""
         self._socket.sendall(data)
 
     def next(self) -> E:
@@ -86,22 +86,22 @@ class Connection(Generic[E]):
         return event
 
     def expect_end(self) -> None:
-        """Wait until the server closes the connection, saying nothing more."""
+        """Wait until the server closes the connection without another event."""
         try:
             event = self.next()
         except EOFError:
             return
-        raise AssertionError(f"still there: {event}")
+        raise AssertionError(f"not closed, but: {event}")
 
     def _receive(self) -> bytes:
         try:
             return self._socket.recv(65536)
-        except ConnectionResetError:  # it closed without reading all that we had sent
+        except ConnectionResetError:  # the server closed it before it had read everything
             return b""
 
 
 class Client(Connection[Event]):
-    """A client of nsqd, connected but not negotiated yet."""
+    """A client of nsqd, connected but not yet negotiated."""
 
     def __init__(
         self,
@@ -115,7 +115,7 @@ class Client(Connection[Event]):
         self.flush()
 
     def negotiate(self) -> list[Event]:
-        """Do all that comes before the first command; return the events on the way."""
+        """Negotiate until the first command may be sent; return the events."""
         events: list[Event] = []
         while not any(isinstance(event, Connected) for event in events):
             events.append(self.next())
@@ -124,7 +124,7 @@ class Client(Connection[Event]):
         return events
 
     def _start_tls(self, event: StartTls) -> None:
-        # A TLS server does not speak first, so nothing of the handshake can be here already.
+        # A TLS server waits for the client, so no byte of the handshake can have arrived.
         assert self._tls
         assert event.pending == b""
         self._socket = self._tls.wrap_socket(self._socket, server_hostname="127.0.0.1")
@@ -136,12 +136,12 @@ class Client(Connection[Event]):
         self.flush()
 
     def request(self, command: Command, answer: type[K]) -> K:
-        """Send a command and return its answer."""
+        """Send a command and return its response."""
         self.send(command)
         return self.expect(answer)
 
     def messages(self, count: int) -> list[Message]:
-        """Wait for so many messages."""
+        """Wait for ``count`` messages."""
         messages: list[Message] = []
         while len(messages) < count:
             messages += self.batch().messages()
@@ -157,21 +157,21 @@ class Client(Connection[Event]):
 
 
 class PeerConnection(Connection[PeerReply]):
-    """What an nsqd has with nsqlookupd."""
+    """The connection of an nsqd to nsqlookupd."""
 
     def __init__(self, sock: socket.socket) -> None:
         self.session = PeerSession()
         super().__init__(self.session, sock)
 
     def request(self, command: PeerCommand) -> PeerReply:
-        """Send a command and return its answer."""
+        """Send a command and return its response."""
         self.session.send(command)
         self.flush()
         return self.expect(PeerReply)
 
 
 class LookupServer(threading.Thread):
-    """An nsqlookupd of ours that says yes to the one nsqd which connects to it.
+    """An nsqlookupd that accepts all commands of the one nsqd that connects to it.
 
     It ends when that nsqd does.
     """
@@ -193,7 +193,7 @@ class LookupServer(threading.Thread):
         self.join()
 
     def next(self) -> PeerCommand:
-        """Return what the nsqd says next, other than PING."""
+        """Return the nsqd's next command other than PING."""
         return self.commands.get(timeout=PATIENCE)
 
     def run(self) -> None:
@@ -211,12 +211,12 @@ class LookupServer(threading.Thread):
                 else:
                     session.send_response()
                 connection.flush()
-                if not isinstance(command, Ping):  # it comes every 15 seconds, of itself
+                if not isinstance(command, Ping):  # sent every 15 seconds
                     self.commands.put(command)
 
 
 def stats_of(nsqd: Nsqd, topic: str) -> dict[str, Any]:
-    """What nsqd counts for a topic."""
+    """Return nsqd's stats of a topic."""
     status, body = nsqd.ask(f"/stats?format=json&topic={topic}")
     assert status == 200
     [stats] = json.loads(body)["topics"]
@@ -225,7 +225,7 @@ def stats_of(nsqd: Nsqd, topic: str) -> dict[str, Any]:
 
 
 def wait_until(condition: Callable[[], bool]) -> None:
-    """Wait for the state of another process, which gives no event."""
+    """Poll the state of another process until the condition holds."""
     deadline = time.monotonic() + PATIENCE
     while not condition():
         assert time.monotonic() < deadline, "never"

@@ -1,4 +1,4 @@
-"""What the servers see of a consumer, through the HTTP APIs that every broker has."""
+"""The servers' side of a consumer: stats over HTTP, and messages to consume."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import re
 from collections.abc import AsyncIterator, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from nsqflow import Consumer, Message, News, admin
+from nsqflow import ClientEvent, Consumer, Message, admin
 from tests.fixtures.loops import eventually
 from tests.fixtures.servers import PATIENCE, Server
 
@@ -26,12 +26,12 @@ NO_CHANNEL: dict[str, Any] = {
 
 
 def topic_of(request: pytest.FixtureRequest) -> str:
-    """Return a topic that no other test of the file has."""
+    """Return a topic that no other test of the file uses."""
     return re.sub(r"\W", "_", request.node.name)[-60:]
 
 
 def channel_stats(nsqd: Server, topic: str, channel: str = "ch") -> dict[str, Any]:
-    """Return what nsqd says of a channel; nothing but zeros if it has none."""
+    """Return the stats of a channel; zeros if there is none."""
     status, body = nsqd.ask(f"/stats?format=json&topic={topic}&channel={channel}")
     assert status == 200, body
     topics = json.loads(body)["topics"] or []
@@ -40,7 +40,7 @@ def channel_stats(nsqd: Server, topic: str, channel: str = "ch") -> dict[str, An
 
 
 def rdy_counts(nsqds: Iterable[Server], topic: str) -> list[int]:
-    """Return the RDY that each nsqd goes by."""
+    """Return the RDY count that each nsqd has."""
     stats = (channel_stats(nsqd, topic) for nsqd in nsqds)
     return [sum(client["ready_count"] for client in each["clients"]) for each in stats]
 
@@ -52,16 +52,16 @@ async def publish(nsqd: Server, topic: str, *bodies: bytes) -> None:
 
 
 async def take(consumer: Consumer, count: int) -> list[Message]:
-    """Take so many messages into our hands."""
+    """Take ``count`` messages, unanswered."""
     async with asyncio.timeout(PATIENCE):
         return [await anext(consumer) for _ in range(count)]
 
 
 @contextlib.asynccontextmanager
 async def reading(consumer: Consumer) -> AsyncIterator[list[Message]]:
-    """Keep a reader waiting while the block runs: without one nothing is asked for.
+    """Read and finish messages while the block runs: without a reader, RDY is 0.
 
-    It finishes what it is given; the list has it all.
+    The list has all messages.
     """
     taken: list[Message] = []
 
@@ -90,7 +90,7 @@ async def warm_up(consumer: Consumer, nsqd: Server, topic: str) -> None:
 
 
 async def bodies_from(consumer: Consumer, count: int) -> list[bytes]:
-    """Consume so many messages; return what they say, in order."""
+    """Consume ``count`` messages; return their bodies, in order."""
     bodies = []
     for _ in range(count):
         [message] = await take(consumer, 1)
@@ -99,5 +99,5 @@ async def bodies_from(consumer: Consumer, count: int) -> list[bytes]:
     return sorted(bodies)
 
 
-def kinds(news: Sequence[News]) -> list[str]:
-    return [each.kind for each in news]
+def kinds(events: Sequence[ClientEvent]) -> list[str]:
+    return [each.kind for each in events]

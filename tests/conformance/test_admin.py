@@ -10,8 +10,14 @@ from pathlib import Path
 
 import pytest
 
-from nsqflow.admin import AdminError, ChannelStats, Lookupd, Nsqd, NsqdStats, TopicStats
-from nsqflow.errors import ConfigError, LocalProtocolError, NetworkError, PublishUncertain
+from nsqflow.admin import AdminError, ChannelStats, Cluster, Lookupd, Nsqd, NsqdStats, TopicStats
+from nsqflow.errors import (
+    ConfigError,
+    DiscoveryError,
+    LocalProtocolError,
+    NetworkError,
+    PublishUncertain,
+)
 from nsqflow.protocol import LookupAnswer
 from tests.conformance.web import HANG, RESET, WebServer, answer
 from tests.fixtures import servers
@@ -23,7 +29,7 @@ EXAMPLE = re.findall(r"```python\n(.*?)```", (ROOT / "docs/admin.md").read_text(
 
 SPARSE = {
     "topics": [
-        {"topic_name": "t", "channels": None, "news": 1},
+        {"topic_name": "t", "channels": None, "events": 1},
         {"topic_name": "u", "channels": [{"channel_name": "c", "clients": [{}, {}]}]},
     ]
 }
@@ -56,7 +62,7 @@ async def channel_of(nsqd: Nsqd, topic: str, name: str) -> ChannelStats:
 
 
 @asynchronous
-async def test_nsqd_says_who_it_is(nsqd: servers.Nsqd, version: str) -> None:
+async def test_nsqd_returns_its_info(nsqd: servers.Nsqd, version: str) -> None:
     async with Nsqd(nsqd.http_address) as admin:
         await admin.ping()
         info = await admin.info()
@@ -155,22 +161,22 @@ async def test_https_is_used_where_the_address_says_so(
 
 
 @asynchronous
-async def test_nsqlookupd_knows_what_it_is_told(
+async def test_nsqlookupd_keeps_what_nsqd_registers(
     nsqlookupd: servers.Nsqlookupd, version: str
 ) -> None:
     async with Lookupd(nsqlookupd.http_address) as admin:
         await admin.ping()
         assert await admin.info() == {"version": version}
-        await admin.create_topic("al_told")
-        await admin.create_channel("al_told", "c#ephemeral")
-        assert "al_told" in await admin.topics()
-        assert await admin.channels("al_told") == ("c#ephemeral",)
-        assert await admin.lookup("al_told") == LookupAnswer(channels=("c#ephemeral",))
-        await admin.delete_channel("al_told", "c#ephemeral")
-        assert await admin.channels("al_told") == ()
-        await admin.delete_topic("al_told")
-        assert "al_told" not in await admin.topics()
-        assert await admin.lookup("al_told") == LookupAnswer()
+        await admin.create_topic("al_listed")
+        await admin.create_channel("al_listed", "c#ephemeral")
+        assert "al_listed" in await admin.topics()
+        assert await admin.channels("al_listed") == ("c#ephemeral",)
+        assert await admin.lookup("al_listed") == LookupAnswer(channels=("c#ephemeral",))
+        await admin.delete_channel("al_listed", "c#ephemeral")
+        assert await admin.channels("al_listed") == ()
+        await admin.delete_topic("al_listed")
+        assert "al_listed" not in await admin.topics()
+        assert await admin.lookup("al_listed") == LookupAnswer()
 
 
 @pytest.mark.parametrize("as_text", [False, True])
@@ -225,7 +231,7 @@ async def test_what_cannot_work_is_not_even_sent() -> None:
             await nsqd.pause_channel("a", "")
         with pytest.raises(ConfigError, match="topic name ''"):
             await nsqd.stats("")
-        with pytest.raises(ConfigError, match="delay -1"):
+        with pytest.raises(ConfigError, match="delay=-1"):
             await nsqd.publish("a", b"x", delay=-1)
         with pytest.raises(LocalProtocolError, match="empty message body"):
             await nsqd.publish("a", b"")
@@ -233,15 +239,15 @@ async def test_what_cannot_work_is_not_even_sent() -> None:
             await nsqd.publish_many("a", [b"x", b""])
         with pytest.raises(ConfigError, match="topic name 'é'"):
             await lookupd.lookup("é")
-        with pytest.raises(ConfigError, match="node 'nsqd-1'"):
+        with pytest.raises(ConfigError, match="node='nsqd-1'"):
             await lookupd.tombstone("a", "nsqd-1")
         assert server.connections == []
 
 
-@pytest.mark.parametrize("deed", [HANG, RESET])
+@pytest.mark.parametrize("behaviour", [HANG, RESET])
 @asynchronous
-async def test_a_publish_that_is_not_answered_is_uncertain(deed: Deed) -> None:
-    async with WebServer(lambda _: deed) as server, Nsqd(server.address, timeout=0.2) as admin:
+async def test_a_publish_that_is_not_answered_is_uncertain(behaviour: Deed) -> None:
+    async with WebServer(lambda _: behaviour) as server, Nsqd(server.address, timeout=0.2) as admin:
         with pytest.raises(PublishUncertain, match=server.address):
             await admin.publish("orders", b"x")
         with pytest.raises(PublishUncertain, match=server.address):
@@ -253,7 +259,7 @@ async def test_a_publish_that_is_not_answered_is_uncertain(deed: Deed) -> None:
 
 @pytest.mark.parametrize("content", [SPARSE, {"status_code": 200, "data": SPARSE}])
 @asynchronous
-async def test_stats_need_only_what_a_server_gives(content: object) -> None:
+async def test_stats_need_only_the_fields_that_a_server_sends(content: object) -> None:
     channel = ChannelStats(name="c", client_count=2, clients=({}, {}))
     topics = (TopicStats(name="t"), TopicStats(name="u", channels=(channel,)))
     async with WebServer(lambda _: answer(200, content)) as server:
@@ -268,7 +274,7 @@ async def test_stats_need_only_what_a_server_gives(content: object) -> None:
     ],
 )
 @asynchronous
-async def test_stats_of_no_use_are_an_admin_error(content: object) -> None:
+async def test_unusable_stats_are_an_admin_error(content: object) -> None:
     async with WebServer(lambda _: answer(200, content)) as server:
         with pytest.raises(AdminError, match=f"{server.address}/stats"):
             await Nsqd(server.address).stats()
@@ -298,3 +304,54 @@ def test_the_example_in_the_documentation_works(
     printed = capsys.readouterr().out
     assert printed.startswith("orders billing ")
     assert f"{registered_nsqd.tcp_address} {version}\n" in printed
+
+
+# --- a cluster
+
+
+@asynchronous
+async def test_a_cluster_of_nsqlookupd_with_one_that_is_down(
+    registered_nsqd: servers.Nsqd, nsqlookupd: servers.Nsqlookupd
+) -> None:
+    topic, cluster = "of-a-cluster", Cluster(lookupd=[nsqlookupd.http_address, "127.0.0.1:1"])
+    found = {node.address: node for node in await cluster.nodes()}
+    node = found[registered_nsqd.tcp_address]
+    assert node.registration is not None
+    await node.http.create_topic(topic)
+    await node.http.create_channel(topic, "archive")
+    nsqlookupd.await_log(f"REGISTER category:channel key:{topic} subkey:archive")
+    assert topic in await cluster.topics()
+    assert await cluster.channels(topic) == ["archive"]
+    answer = (await cluster.lookup(["nowhere", topic]))[topic]
+    assert [one.address for one in answer.producers] == [node.address]
+    stats = {one.address: stats.topics for one, stats in await cluster.stats(topic)}
+    assert [channel.name for channel in stats[node.address][0].channels] == ["archive"]
+    assert {str(error).partition(": ")[0] for error in cluster.errors} == {"127.0.0.1:1"}
+
+
+@asynchronous
+async def test_a_cluster_of_named_nsqd(nsqd: servers.Nsqd) -> None:
+    topic = "of-named-nsqd"
+    cluster = Cluster(nsqd=["a:1", "b:2"], nsqd_http=[nsqd.http_address, "127.0.0.1:1"])
+    first, second = await cluster.nodes()
+    assert (first.address, second.address) == ("a:1", "b:2")
+    await first.http.create_topic(topic)
+    await first.http.create_channel(topic, "archive")
+    assert topic in await cluster.topics()
+    assert await cluster.channels(topic) == ["archive"]
+    assert await cluster.channels("nowhere") == []
+    (answer,) = await cluster.stats(topic)
+    assert answer[0].address == "a:1"
+    assert cluster.errors
+
+
+@asynchronous
+async def test_a_cluster_without_a_server_that_answers() -> None:
+    cluster = Cluster(lookupd=["127.0.0.1:1", "127.0.0.1:2"])
+    with pytest.raises(
+        DiscoveryError, match=r"no server is reachable: 127.0.0.1:1: .*; 127.0.0.1:2: "
+    ):
+        await cluster.topics()
+    assert cluster.errors == []
+    with pytest.raises(ConfigError, match=r"nsqd /tmp/socket .* nsqd_http"):
+        await Cluster(nsqd=["/tmp/socket"]).nodes()

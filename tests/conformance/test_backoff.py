@@ -8,7 +8,7 @@ from contextlib import ExitStack
 
 import pytest
 
-from nsqflow import Consumer, Message, News
+from nsqflow import ClientEvent, Consumer, Message
 from nsqflow import protocol as nsq
 from tests.conformance.server_side import (
     kinds,
@@ -47,7 +47,7 @@ def level(consumer: Consumer) -> int:
 
 async def flushed(consumer: Consumer) -> None:
     """Wait until all that was answered is accounted for."""
-    await eventually(lambda: not consumer.stats().in_hands)
+    await eventually(lambda: not consumer.stats().outstanding)
 
 
 @pytest.mark.proves(rows=[44, 46])
@@ -55,7 +55,7 @@ async def flushed(consumer: Consumer) -> None:
 async def test_after_a_failure_all_nsqd_are_stopped_then_one_tests_then_all_flow_again(
     three: list[Nsqd], topic: str
 ) -> None:
-    news: list[News] = []
+    events: list[ClientEvent] = []
     bodies: list[bytes] = []
 
     async def handle(message: Message) -> None:
@@ -69,12 +69,12 @@ async def test_after_a_failure_all_nsqd_are_stopped_then_one_tests_then_all_flow
         nsqd=addresses(three),
         max_in_flight=9,
         backoff_multiplier=0.3,
-        on_event=news.append,
+        on_event=events.append,
     ) as consumer:
         running = asyncio.create_task(consumer.run(handle, signals=False))
         await eventually(lambda: rdy_counts(three, topic) == [3, 3, 3])
         await publish(three[0], topic, b"fails")
-        await eventually(lambda: kinds(news)[3:] == ["backoff"])
+        await eventually(lambda: kinds(events)[3:] == ["backoff"])
         # (0.6 s are long enough to see it.)
         await eventually(lambda: rdy_counts(three, topic) == [0, 0, 0])
         assert level(consumer) == 1
@@ -84,7 +84,7 @@ async def test_after_a_failure_all_nsqd_are_stopped_then_one_tests_then_all_flow
             await publish(nsqd, topic, b"succeeds")
         await eventually(lambda: rdy_counts(three, topic) == [3, 3, 3])
         assert level(consumer) == 0
-        assert kinds(news)[3:] == ["backoff", "resumed"]
+        assert kinds(events)[3:] == ["backoff", "resumed"]
         await eventually(lambda: bodies == [b"fails", *[b"succeeds"] * 3])
         await consumer.close()
         await running
@@ -93,7 +93,7 @@ async def test_after_a_failure_all_nsqd_are_stopped_then_one_tests_then_all_flow
 @pytest.mark.proves(rows=[44])
 @asynchronous
 async def test_rdy_0_goes_out_before_the_result_that_causes_it(topic: str) -> None:
-    # Scripted: nsqd does not tell the order. If the result came first it would send another
+    # Scripted: nsqd does not show the order. If the result came first it would send another
     # message in its place, or the failed one again, before it reads RDY 0.
     async with (
         ScriptedNsqd() as peer,
@@ -117,7 +117,7 @@ async def test_rdy_0_goes_out_before_the_result_that_causes_it(topic: str) -> No
 async def test_each_failed_test_doubles_the_time_without_messages(
     three: list[Nsqd], topic: str
 ) -> None:
-    news: list[News] = []
+    events: list[ClientEvent] = []
     clock = asyncio.get_running_loop().time
     async with Consumer(
         topic,
@@ -125,7 +125,7 @@ async def test_each_failed_test_doubles_the_time_without_messages(
         nsqd=three[0].tcp_address,
         backoff_multiplier=0.1,
         max_backoff_duration=0.5,
-        on_event=news.append,
+        on_event=events.append,
     ) as consumer:
         await publish(three[0], topic, b"fails")
         gaps = []
@@ -136,7 +136,7 @@ async def test_each_failed_test_doubles_the_time_without_messages(
             [message] = await take(consumer, 1)
             gaps.append(clock() - failed_at)
         message.finish()
-    assert [each.text for each in news if each.kind == "backoff"] == [
+    assert [each.text for each in events if each.kind == "backoff"] == [
         "level 1, no messages for 0.2 s",
         "level 2, no messages for 0.4 s",
         "level 3, no messages for 0.5 s",  # not 0.8: max_backoff_duration
@@ -151,21 +151,21 @@ async def test_each_failed_test_doubles_the_time_without_messages(
 async def test_of_many_results_within_one_timeout_only_the_first_counts(
     three: list[Nsqd], topic: str
 ) -> None:
-    news: list[News] = []
+    events: list[ClientEvent] = []
     async with Consumer(
-        topic, "ch", nsqd=three[0].tcp_address, backoff_multiplier=30, on_event=news.append
+        topic, "ch", nsqd=three[0].tcp_address, backoff_multiplier=30, on_event=events.append
     ) as consumer:
         await publish(three[0], topic, *(b"%d" % i for i in range(6)))
         messages = await take(consumer, 6)
         for message in messages[:3]:
             message.requeue(60)
-            await asyncio.sleep(0)  # each is told to nsqd by itself
+            await asyncio.sleep(0)  # each goes to nsqd by itself
         for message in messages[3:]:
             message.finish()
             await asyncio.sleep(0)
         await flushed(consumer)
         assert level(consumer) == 1
-        assert kinds(news) == ["connected", "backoff"]
+        assert kinds(events) == ["connected", "backoff"]
 
 
 @pytest.mark.proves(rows=[46, 47])
@@ -173,18 +173,18 @@ async def test_of_many_results_within_one_timeout_only_the_first_counts(
 async def test_each_success_lowers_the_level_by_one_until_the_full_rdy_is_back(
     three: list[Nsqd], topic: str
 ) -> None:
-    news: list[News] = []
+    events: list[ClientEvent] = []
     async with Consumer(
         topic,
         "ch",
         nsqd=three[0].tcp_address,
         max_in_flight=10,
         backoff_multiplier=0.05,
-        on_event=news.append,
+        on_event=events.append,
     ) as consumer:
         await warm_up(consumer, three[0], topic)
         await publish(three[0], topic, *(b"%d" % i for i in range(3)))
-        await eventually(lambda: consumer.stats().waiting == 3)
+        await eventually(lambda: consumer.stats().queued == 3)
         for message in await take(consumer, 3):
             await eventually(lambda: rdy_counts(three[:1], topic) != [0])  # a test is on
             message.requeue(0)
@@ -197,7 +197,7 @@ async def test_each_success_lowers_the_level_by_one_until_the_full_rdy_is_back(
             await flushed(consumer)
             levels.append(level(consumer))
         assert levels == [3, 2, 1, 0]
-        assert kinds(news) == ["connected", *["backoff"] * 5, "resumed"]
+        assert kinds(events) == ["connected", *["backoff"] * 5, "resumed"]
         await eventually(lambda: rdy_counts(three[:1], topic) == [10])
 
 
@@ -210,7 +210,7 @@ async def flushed_one(consumer: Consumer, message: Message) -> None:
 @pytest.mark.proves(rows=[48])
 @asynchronous
 async def test_without_a_duration_there_is_no_backoff(three: list[Nsqd], topic: str) -> None:
-    news: list[News] = []
+    events: list[ClientEvent] = []
     async with Consumer(
         topic,
         "ch",
@@ -218,7 +218,7 @@ async def test_without_a_duration_there_is_no_backoff(three: list[Nsqd], topic: 
         max_in_flight=10,
         max_backoff_duration=0,
         max_attempts=0,
-        on_event=news.append,
+        on_event=events.append,
     ) as consumer:
         await publish(three[0], topic, b"fails")
         for _ in range(10):
@@ -227,7 +227,7 @@ async def test_without_a_duration_there_is_no_backoff(three: list[Nsqd], topic: 
         await flushed(consumer)
         assert level(consumer) == 0
         assert rdy_counts(three[:1], topic) == [10]
-        assert kinds(news) == ["connected"]
+        assert kinds(events) == ["connected"]
 
 
 @pytest.mark.proves(rows=[48])
@@ -235,14 +235,14 @@ async def test_without_a_duration_there_is_no_backoff(three: list[Nsqd], topic: 
 async def test_what_is_requeued_without_backoff_is_neither_a_failure_nor_a_success(
     three: list[Nsqd], topic: str
 ) -> None:
-    news: list[News] = []
+    events: list[ClientEvent] = []
     async with Consumer(
         topic,
         "ch",
         nsqd=three[0].tcp_address,
         backoff_multiplier=0.05,
         max_attempts=0,
-        on_event=news.append,
+        on_event=events.append,
     ) as consumer:
         await publish(three[0], topic, b"again and again")
         for _ in range(3):
@@ -259,7 +259,7 @@ async def test_what_is_requeued_without_backoff_is_neither_a_failure_nor_a_succe
         message.finish()
         await flushed(consumer)
         assert level(consumer) == 0
-        assert kinds(news) == ["connected", "backoff", "resumed"]
+        assert kinds(events) == ["connected", "backoff", "resumed"]
 
 
 @asynchronous

@@ -19,7 +19,7 @@ from pathlib import Path
 
 import pytest
 
-from nsqflow import LocalProtocolError, Message, News
+from nsqflow import ClientEvent, LocalProtocolError, Message
 from nsqflow.blocking import Consumer, Producer
 from tests.conformance.server_side import channel_stats, kinds, topic_of
 from tests.fixtures.certificates import Certificates
@@ -74,7 +74,7 @@ def _finish(message: Message) -> bytes:
 
 
 def peers() -> set[str]:
-    """Tell what this process is connected to."""
+    """Return what this process is connected to."""
     found = set()
     for descriptor in range(256):
         try:
@@ -94,13 +94,13 @@ def peers() -> set[str]:
 def test_a_producer_publishes_in_the_child_and_goes_on_in_the_parent(
     nsqd: Nsqd, topic: str, encrypted: bool, certificates: Certificates
 ) -> None:
-    news: list[News] = []
+    events: list[ClientEvent] = []
     tls = ssl.create_default_context(cafile=certificates.ca) if encrypted else None
-    with Producer(nsqd.tcp_address, tls=tls, on_event=news.append) as producer:
+    with Producer(nsqd.tcp_address, tls=tls, on_event=events.append) as producer:
         producer.publish(topic, b"1 before")
         in_child(partial(producer.publish, topic, b"2 in the child"))
         producer.publish(topic, b"3 after")
-        assert kinds(news) == ["connected"]  # once: the child has not disturbed it
+        assert kinds(events) == ["connected"]  # once: the child has not disturbed it
     assert bodies_from(nsqd, topic, 3) == [b"1 before", b"2 in the child", b"3 after"]
 
 
@@ -123,7 +123,7 @@ def test_a_child_holds_none_of_its_parents_connections(nsqd: Nsqd, topic: str) -
 def test_a_consumer_is_refused_in_the_child_and_goes_on_in_the_parent(
     nsqd: Nsqd, topic: str
 ) -> None:
-    news: list[News] = []
+    events: list[ClientEvent] = []
 
     def use() -> None:
         calls = (
@@ -142,14 +142,14 @@ def test_a_consumer_is_refused_in_the_child_and_goes_on_in_the_parent(
 
     with (
         Producer(nsqd.tcp_address) as producer,
-        Consumer(topic, "ch", nsqd=nsqd.tcp_address, on_event=news.append) as consumer,
+        Consumer(topic, "ch", nsqd=nsqd.tcp_address, on_event=events.append) as consumer,
     ):
         producer.publish(topic, b"x")
         message = next(consumer)
         in_child(use)
         _finish(message)
         assert _finish(next(consumer)) == b"from the child"
-        assert kinds(news) == ["connected"]
+        assert kinds(events) == ["connected"]
     assert channel_stats(nsqd, topic)["requeue_count"] == 0
 
 
@@ -161,7 +161,7 @@ def test_a_child_can_have_a_consumer_of_its_own(nsqd: Nsqd, topic: str) -> None:
 
 
 @pytest.mark.proves(wishes=[34])
-def test_forks_in_the_midst_of_publishing_harm_nobody(nsqd: Nsqd, topic: str) -> None:
+def test_forks_during_publishing_lose_nothing(nsqd: Nsqd, topic: str) -> None:
     done = threading.Event()
     published: list[int] = []
 
@@ -235,7 +235,7 @@ PROGRAMS = {
         producer = Producer(nsqd)
         producer.publish(topic, b"x")
     """,
-    "a consumer with messages in hands": """
+    "a consumer with outstanding messages": """
         Producer(nsqd).publish_many(topic, [b"x"] * 10)
         consumer = Consumer(topic, "ch", nsqd=nsqd)
         message = next(consumer)
@@ -247,11 +247,11 @@ PROGRAMS = {
         Producer(nsqd).publish("other", b"x")
     """,
     "a thread that publishes in vain": """
-        nobody = Producer("127.0.0.1:1", reconnect_delay=0.1)
+        unconnected = Producer("127.0.0.1:1", reconnect_delay=0.1)
 
         def publish():
             with contextlib.suppress(LocalProtocolError):
-                nobody.publish(topic, b"x")
+                unconnected.publish(topic, b"x")
 
         threading.Thread(target=publish, daemon=True).start()
         Producer(nsqd).publish(topic, b"x")
@@ -273,7 +273,7 @@ PROGRAMS = {
 
 
 @pytest.mark.parametrize("program", PROGRAMS.values(), ids=PROGRAMS.keys())
-def test_a_program_that_closes_nothing_ends_all_the_same(
+def test_a_program_that_closes_nothing_exits_anyway(
     nsqd: Nsqd, topic: str, program: str, tmp_path: Path
 ) -> None:
     script = tmp_path / "program.py"

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import json
+import os
 import re
 import time
 from collections.abc import Iterator
@@ -14,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from nsqflow import Consumer, Message, News, Producer, admin
+from nsqflow import Consumer, Message, Producer, admin
 from nsqflow.errors import (
     BadMessageError,
     ConfigError,
@@ -26,7 +28,8 @@ from nsqflow.errors import (
     TouchFailedError,
 )
 from tests.conformance.server_side import reading
-from tests.fixtures.loops import Journal, asynchronous, eventually
+from tests.fixtures.events import EventLog
+from tests.fixtures.loops import asynchronous, eventually
 from tests.fixtures.proxy import Proxy
 from tests.fixtures.servers import PATIENCE, Kind, Nsqd, Nsqlookupd, start_nsqd
 
@@ -58,24 +61,13 @@ def timely_nsqd(server_kind: Kind, tmp_path_factory: pytest.TempPathFactory) -> 
         yield server
 
 
-class Heard(Journal[News]):
-    """What a client says of itself; ``on_event=heard.add``."""
-
-    async def next(self, kind: str) -> News:
-        return await self.take(lambda news: news.kind == kind, kind, PATIENCE)
-
-    @property
-    def kinds(self) -> list[str]:
-        return [news.kind for news in self.entries]
-
-
 async def publish(nsqd: Nsqd, topic: str, *bodies: bytes) -> None:
     async with Producer(nsqd.tcp_address) as producer:
         await producer.publish_many(topic, bodies)
 
 
 async def receive(consumer: Consumer, number: int = 1) -> list[Message]:
-    """So many messages, all finished."""
+    """Receive ``count`` messages, and finish them."""
     async with asyncio.timeout(PATIENCE):
         messages = [await anext(consumer) for _ in range(number)]
     for message in messages:
@@ -107,11 +99,11 @@ async def settled(nsqd: Nsqd, topic: str, **wanted: int) -> admin.ChannelStats:
 @asynccontextmanager
 async def consuming(address: str, topic: str, **options: Any) -> Any:
     """A connected consumer, and what it says."""
-    heard = Heard()
+    events = EventLog()
     options = QUICK | options
-    async with Consumer(topic, "c", nsqd=address, on_event=heard.add, **options) as consumer:
-        await heard.next("connected")
-        yield consumer, heard
+    async with Consumer(topic, "c", nsqd=address, on_event=events, **options) as consumer:
+        await events.next("connected")
+        yield consumer, events
 
 
 # Taking up.
@@ -119,7 +111,7 @@ async def consuming(address: str, topic: str, **options: Any) -> Any:
 
 @pytest.mark.proves(rows=[1, 16, 21])
 @asynchronous
-async def test_nsqd_knows_who_has_subscribed(nsqd: Nsqd, topic: str) -> None:
+async def test_nsqd_lists_its_subscribers(nsqd: Nsqd, topic: str) -> None:
     async with consuming(
         nsqd.tcp_address, topic, client_id="me", hostname="my.host", user_agent="mine/1.0"
     ) as (consumer, _):
@@ -132,7 +124,7 @@ async def test_nsqd_knows_who_has_subscribed(nsqd: Nsqd, topic: str) -> None:
 
 @pytest.mark.proves(rows=[21])
 @asynchronous
-async def test_nsqd_knows_who_publishes(nsqd: Nsqd, topic: str) -> None:
+async def test_nsqd_lists_its_producers(nsqd: Nsqd, topic: str) -> None:
     async with Producer(nsqd.tcp_address, client_id=topic) as producer:
         await producer.publish(topic, b"x")
         producers = json.loads(nsqd.ask("/stats?format=json")[1])["producers"]
@@ -146,58 +138,59 @@ async def test_nsqd_knows_who_publishes(nsqd: Nsqd, topic: str) -> None:
 async def test_a_channel_that_is_full_is_tried_again_visibly(
     server_kind: Kind, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    heard = Heard()
-    options: Any = {**QUICK, "on_event": heard.add}
+    events = EventLog()
+    options: Any = {**QUICK, "on_event": events}
     with start_nsqd(tmp_path, kind=server_kind, options=["-max-channel-consumers=1"]) as nsqd:
         async with (
             consuming(nsqd.tcp_address, "full") as (first, _),
             Consumer("full", "c", nsqd=nsqd.tcp_address, **options) as second,
         ):
             for _ in range(3):
-                news = await heard.next("connect_failed")
-                assert isinstance(news.error, SubscribeFailedError)
+                event = await events.next("connect_failed")
+                assert isinstance(event.error, SubscribeFailedError)
             assert "E_SUB_FAILED" in caplog.text
             assert "E_SUB_FAILED" in second.explain()
             await first.close()
-            await heard.next("connected")
+            await events.next("connected")
             await publish(nsqd, "full", b"x")
             assert (await receive(second))[0].body == b"x"
 
 
 @pytest.mark.proves(rows=[18, 19])
 @asynchronous
-async def test_the_first_connection_may_fail_as_often_as_it_likes(
+async def test_the_first_connection_may_fail_any_number_of_times(
     nsqd: Nsqd, topic: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    heard = Heard()
+    events = EventLog()
     await publish(nsqd, topic, b"x")
     async with Proxy(nsqd.tcp_address) as proxy:
         proxy.refuse()
-        options: Any = {**QUICK, "on_event": heard.add}
+        options: Any = {**QUICK, "on_event": events}
         async with Consumer(topic, "c", nsqd=proxy.address, **options) as consumer:
             for _ in range(4):
-                news = await heard.next("connect_failed")
-                assert news.nsqd == proxy.address
-                assert isinstance(news.error, NetworkError)
-                assert re.fullmatch(r"next try in \d\.\d s", news.text)
-            assert f"no connection to {proxy.address}: " in caplog.text
+                event = await events.next("connect_failed")
+                assert event.nsqd == proxy.address
+                assert isinstance(event.error, NetworkError)
+                assert re.fullmatch(r"next try in \d\.\d s", event.text)
+            reason = os.strerror(errno.ECONNREFUSED)
+            assert f"no connection to {proxy.address}: {reason}; next try in " in caplog.text
             proxy.accept()
-            await heard.next("connected")
+            await events.next("connected")
             assert (await receive(consumer))[0].body == b"x"
 
 
 @pytest.mark.proves(rows=[18], wishes=[10])
 @asynchronous
-async def test_a_lost_connection_is_made_again_each_time(nsqd: Nsqd, topic: str) -> None:
+async def test_a_lost_connection_is_reopened_each_time(nsqd: Nsqd, topic: str) -> None:
     async with (
         Proxy(nsqd.tcp_address) as proxy,
-        consuming(proxy.address, topic) as (consumer, heard),
+        consuming(proxy.address, topic) as (consumer, events),
         Producer(proxy.address, **QUICK) as producer,
     ):
         for lose in (proxy.cut, proxy.reset) * 4:
             lose()
-            await heard.next("disconnected")
-            await heard.next("connected")
+            await events.next("disconnected")
+            await events.next("connected")
             await publish_somehow(producer, topic)
             assert (await receive(consumer))[0].body == b"x"
 
@@ -216,20 +209,20 @@ async def publish_somehow(producer: Producer, topic: str) -> None:
 async def test_one_that_nsqlookupd_named_is_dialled_again_only_when_named_again(
     server_kind: Kind, tmp_path: Path, nsqlookupd: Nsqlookupd, topic: str
 ) -> None:
-    heard, dialled = Heard(), []
+    events, dialled = EventLog(), []
 
     def look_on(address: str) -> str:
         dialled.append(address)
         return address
 
-    options: Any = {"lookupd_poll_interval": 0.05, "on_event": heard.add, "address_map": look_on}
+    options: Any = {"lookupd_poll_interval": 0.05, "on_event": events, "address_map": look_on}
     with start_nsqd(tmp_path, kind=server_kind, lookupd=[nsqlookupd]) as nsqd:
         await publish(nsqd, topic, b"x")
         address = nsqd.tcp_address
         consumer = Consumer(topic, "c", lookupd=nsqlookupd.http_address, **QUICK, **options)
         await receive(consumer)
     async with consumer, admin.Lookupd(nsqlookupd.http_address) as api:
-        await heard.next("disconnected")
+        await events.next("disconnected")
         while (await api.lookup(topic)).producers:  # nsqlookupd forgets it in its own time
             pass
         await asyncio.sleep(0.1)  # ... while it was still named it could still be dialled
@@ -238,7 +231,7 @@ async def test_one_that_nsqlookupd_named_is_dialled_again_only_when_named_again(
         assert len(dialled) == before
         options = [f"-tcp-address={address}"]
         with start_nsqd(tmp_path, kind=server_kind, lookupd=[nsqlookupd], options=options) as nsqd:
-            await heard.next("connected")
+            await events.next("connected")
             await publish(nsqd, topic, b"y")
             while (await receive(consumer))[0].body != b"y":
                 pass  # x comes again if nsqd had stopped before it read the FIN
@@ -250,11 +243,13 @@ async def test_one_that_nsqlookupd_named_is_dialled_again_only_when_named_again(
 
 @pytest.mark.proves(rows=[22, 28], wishes=[12])
 @asynchronous
-async def test_who_is_idle_stays_connected_by_answering_heartbeats(nsqd: Nsqd, topic: str) -> None:
+async def test_an_idle_client_stays_connected_by_answering_heartbeats(
+    nsqd: Nsqd, topic: str
+) -> None:
     async with (
         Proxy(nsqd.tcp_address) as one,
         Proxy(nsqd.tcp_address) as two,
-        consuming(one.address, topic, heartbeat_interval=1) as (consumer, heard),
+        consuming(one.address, topic, heartbeat_interval=1) as (consumer, events),
         Producer(two.address, heartbeat_interval=1) as producer,
     ):
         await producer.publish(topic, b"x")
@@ -265,7 +260,7 @@ async def test_who_is_idle_stays_connected_by_answering_heartbeats(nsqd: Nsqd, t
         await eventually(lambda: [one.to_server, two.to_server] >= answers)
         await producer.publish(topic, b"y")
         assert (await receive(consumer))[0].body == b"y"
-        assert (one.connections, two.connections, heard.kinds) == (1, 1, ["connected"])
+        assert (one.connections, two.connections, events.kinds) == (1, 1, ["connected"])
 
 
 @pytest.mark.proves(rows=[23])
@@ -274,7 +269,7 @@ async def test_output_is_buffered_as_asked_for(nsqd: Nsqd, topic: str) -> None:
     # Each in a channel of its own, so that all get the same message.
     wishes: dict[str, Any] = {
         "patient": {"output_buffer_timeout": 20, "output_buffer_size": 65536},
-        "for_ever": {"output_buffer_timeout": -1, "output_buffer_size": 65536},
+        "unlimited": {"output_buffer_timeout": -1, "output_buffer_size": 65536},
         "quick": {"output_buffer_timeout": 0.025, "output_buffer_size": 65536},
         "small": {"output_buffer_timeout": 20, "output_buffer_size": 64},
         "unbuffered": {"output_buffer_timeout": 20, "output_buffer_size": -1},
@@ -291,7 +286,7 @@ async def test_output_is_buffered_as_asked_for(nsqd: Nsqd, topic: str) -> None:
         await producer.publish(topic, bytes(1000))
         for channel in ("quick", "small", "unbuffered"):
             await receive(consumers[channel])
-        for channel in ("patient", "for_ever"):
+        for channel in ("patient", "unlimited"):
             while not (await channel_of(nsqd, topic, channel)).in_flight_count:
                 pass  # not yet even in the buffer
             assert consumers[channel].stats().counts.received == 0
@@ -305,7 +300,7 @@ def rdy(consumer: Consumer) -> int:
 
 @pytest.mark.proves(rows=[24])
 @asynchronous
-async def test_a_message_comes_again_after_the_timeout_asked_for(timely_nsqd: Nsqd) -> None:
+async def test_a_message_is_delivered_again_after_the_timeout_asked_for(timely_nsqd: Nsqd) -> None:
     await publish(timely_nsqd, "timed_out", b"x")
     async with consuming(timely_nsqd.tcp_address, "timed_out", msg_timeout=1) as (consumer, _):
         async with asyncio.timeout(PATIENCE):
@@ -342,7 +337,7 @@ REFUSED = [
 @pytest.mark.proves(rows=[31])
 @pytest.mark.parametrize(("name", "value", "words"), REFUSED)
 @asynchronous
-async def test_what_nsqd_refuses_comes_back_in_its_words(
+async def test_what_nsqd_refuses_is_raised_with_its_text(
     nsqd: Nsqd, topic: str, name: str, value: float, words: str
 ) -> None:
     options: Any = {name: value}
@@ -365,7 +360,7 @@ async def test_what_nsqd_refuses_comes_back_in_its_words(
 async def test_no_nsqd_gets_more_rdy_than_it_takes(server_kind: Kind, tmp_path: Path) -> None:
     with start_nsqd(tmp_path, kind=server_kind, options=["-max-rdy-count=10"]) as nsqd:
         await publish(nsqd, "limited", *(b"%d" % number for number in range(100)))
-        async with consuming(nsqd.tcp_address, "limited", max_in_flight=500) as (consumer, heard):
+        async with consuming(nsqd.tcp_address, "limited", max_in_flight=500) as (consumer, events):
             for _ in range(50):
                 await receive(consumer)
             await eventually(lambda: consumer.stats().connections[0].rdy == 10)
@@ -373,7 +368,7 @@ async def test_no_nsqd_gets_more_rdy_than_it_takes(server_kind: Kind, tmp_path: 
                 await receive(consumer)
             await settled(nsqd, "limited", depth=0, in_flight_count=0)
             assert (await client_of(nsqd, "limited"))["ready_count"] == 10
-            assert heard.kinds == ["connected"]
+            assert events.kinds == ["connected"]
 
 
 # Silence and delay.
@@ -384,17 +379,17 @@ async def test_no_nsqd_gets_more_rdy_than_it_takes(server_kind: Kind, tmp_path: 
 async def test_a_peer_that_falls_silent_is_left_and_dialled_again(nsqd: Nsqd, topic: str) -> None:
     async with (
         Proxy(nsqd.tcp_address) as proxy,
-        consuming(proxy.address, topic, heartbeat_interval=1, dial_timeout=1) as (consumer, heard),
-        Producer(proxy.address, heartbeat_interval=1, on_event=heard.add, **QUICK),
+        consuming(proxy.address, topic, heartbeat_interval=1, dial_timeout=1) as (consumer, events),
+        Producer(proxy.address, heartbeat_interval=1, on_event=events, **QUICK),
     ):
-        await heard.next("connected")
+        await events.next("connected")
         proxy.hang()
         for _ in ("the consumer", "the producer"):
-            news = await heard.next("disconnected")
-            assert re.search(r"silent for \d+ s, heartbeats missing", news.text)
+            event = await events.next("disconnected")
+            assert re.search(r"silent for \d+ s, heartbeats missing", event.text)
         proxy.resume()
-        await heard.next("connected")
-        await heard.next("connected")
+        await events.next("connected")
+        await events.next("connected")
         await publish(nsqd, topic, b"x")
         assert (await receive(consumer))[0].body == b"x"
 
@@ -405,10 +400,10 @@ def test_a_loop_that_was_blocked_for_too_long_connects_again(
     nsqd: Nsqd, topic: str, uvloop: bool
 ) -> None:
     async def be_blocked() -> None:
-        async with consuming(nsqd.tcp_address, topic, heartbeat_interval=1) as (consumer, heard):
+        async with consuming(nsqd.tcp_address, topic, heartbeat_interval=1) as (consumer, events):
             time.sleep(3.2)  # noqa: ASYNC251 - nsqd gives us up after two heartbeats
-            await heard.next("disconnected")
-            await heard.next("connected")
+            await events.next("disconnected")
+            await events.next("connected")
             await publish(nsqd, topic, b"x")
             assert (await receive(consumer))[0].body == b"x"
 
@@ -420,13 +415,13 @@ def test_a_loop_that_was_blocked_for_too_long_connects_again(
 
 @pytest.mark.proves(rows=[30, 32], defects=[9])
 @asynchronous
-async def test_an_answer_that_comes_too_late_is_counted_and_logged_and_all_goes_on(
+async def test_a_late_answer_is_counted_and_logged_and_consuming_continues(
     timely_nsqd: Nsqd, caplog: pytest.LogCaptureFixture
 ) -> None:
     await publish(timely_nsqd, "too_late", b"a", b"b", b"c")
     async with consuming(
         timely_nsqd.tcp_address, "too_late", msg_timeout=1, default_requeue_delay=0
-    ) as (consumer, heard):
+    ) as (consumer, events):
         async with asyncio.timeout(PATIENCE):
             messages = [await anext(consumer) for _ in range(3)]
         consumer.pause()  # else they came again to this consumer, and could be answered
@@ -435,12 +430,12 @@ async def test_an_answer_that_comes_too_late_is_counted_and_logged_and_all_goes_
         messages[1].requeue(0, backoff=False)
         messages[2].touch()
         kinds = (FinishFailedError, RequeueFailedError, TouchFailedError)
-        failed = [(await heard.next("answer_failed")) for _ in kinds]
-        assert {type(news.error) for news in failed} == set(kinds)
+        failed = [(await events.next("answer_failed")) for _ in kinds]
+        assert {type(event.error) for event in failed} == set(kinds)
         assert consumer.stats().counts.refused == 3
         for message, command in zip(messages, ("FIN", "REQ", "TOUCH"), strict=True):
             assert re.search(
-                rf"did not take {command}: E_{command}_FAILED .*{re.escape(repr(message.id))}",
+                rf"refused {command}: E_{command}_FAILED .*{re.escape(repr(message.id))}",
                 caplog.text,
             )
         messages[2].finish()
@@ -448,7 +443,7 @@ async def test_an_answer_that_comes_too_late_is_counted_and_logged_and_all_goes_
         again = await receive(consumer, 3)
         assert {message.attempts for message in again} == {2}
         await settled(timely_nsqd, "too_late", depth=0, in_flight_count=0)
-        assert "disconnected" not in heard.kinds
+        assert "disconnected" not in events.kinds
 
 
 @pytest.mark.proves(rows=[31])
@@ -471,16 +466,16 @@ def test_a_reset_costs_no_more_than_a_new_connection(nsqd: Nsqd, topic: str, uvl
         pause: Any = {"reconnect_delay": 0.5, "max_reconnect_delay": 0.5}
         async with (
             Proxy(nsqd.tcp_address) as proxy,
-            consuming(proxy.address, topic, **pause) as (consumer, heard),
+            consuming(proxy.address, topic, **pause) as (consumer, events),
         ):
             proxy.refuse()
             proxy.reset()
-            await heard.next("connect_failed")
+            await events.next("connect_failed")
             busy = time.process_time()
-            await heard.next("connect_failed")  # the loop turns, and it has nothing to do
+            await events.next("connect_failed")  # the loop turns, and it has nothing to do
             assert time.process_time() - busy < 0.3
             proxy.accept()
-            await heard.next("connected")
+            await events.next("connected")
             await publish(nsqd, topic, b"x")
             assert (await receive(consumer))[0].body == b"x"
 
@@ -497,7 +492,7 @@ async def test_resets_at_any_time_lose_nothing(timely_nsqd: Nsqd) -> None:
     async with (
         Proxy(timely_nsqd.tcp_address) as proxy,
         # Few at a time, so that a reset finds some not even sent.
-        consuming(proxy.address, "reset", msg_timeout=1, max_in_flight=10) as (consumer, heard),
+        consuming(proxy.address, "reset", msg_timeout=1, max_in_flight=10) as (consumer, events),
     ):
         await publish(timely_nsqd, "reset", *bodies)
         async with asyncio.timeout(PATIENCE):
@@ -505,15 +500,15 @@ async def test_resets_at_any_time_lose_nothing(timely_nsqd: Nsqd) -> None:
                 received |= {message.body for message in await receive(consumer)}
                 if len(received) >= due:
                     proxy.reset()
-                    await heard.next("disconnected")
+                    await events.next("disconnected")
                     due = next(resets, len(bodies) + 1)
     assert received == set(bodies)
-    assert heard.kinds.count("disconnected") >= 7
+    assert events.kinds.count("disconnected") >= 7
 
 
 @pytest.mark.parametrize("size", [*range(1, 30, 4), *range(30, 420, 65), *range(420, 520, 9)])
 @asynchronous
-async def test_a_connection_that_ends_at_any_byte_is_made_again(
+async def test_a_connection_that_ends_at_any_byte_is_reopened(
     nsqd: Nsqd, topic: str, size: int
 ) -> None:
     await publish(nsqd, topic, b"a", b"b")
@@ -525,24 +520,24 @@ async def test_a_connection_that_ends_at_any_byte_is_made_again(
             bodies: set[bytes] = set()
             while bodies != {b"a", b"b"}:
                 bodies |= {message.body for message in await receive(consumer)}
-            await eventually(lambda: consumer.stats().in_hands == 0)
+            await eventually(lambda: consumer.stats().outstanding == 0)
 
 
 @asynchronous
-async def test_who_is_far_away_is_served_all_the_same(nsqd: Nsqd, topic: str) -> None:
+async def test_a_slow_connection_is_served(nsqd: Nsqd, topic: str) -> None:
     async with Proxy(nsqd.tcp_address) as proxy:
         proxy.delay = 0.1
         async with (
-            consuming(proxy.address, topic) as (consumer, heard),
+            consuming(proxy.address, topic) as (consumer, events),
             Producer(proxy.address) as producer,
         ):
             await asyncio.gather(*(producer.publish(topic, b"%d" % n) for n in range(50)))
             assert len(await receive(consumer, 50)) == 50
-            assert heard.kinds == ["connected"]
+            assert events.kinds == ["connected"]
 
 
 @asynchronous
-async def test_who_is_too_far_away_is_said_to_be(nsqd: Nsqd, topic: str) -> None:
+async def test_a_publish_over_a_connection_that_hangs_is_not_sent(nsqd: Nsqd, topic: str) -> None:
     async with Proxy(nsqd.tcp_address) as proxy:
         proxy.hang()
         options: Any = {**QUICK, "dial_timeout": 0.1}
@@ -558,7 +553,7 @@ async def test_who_is_too_far_away_is_said_to_be(nsqd: Nsqd, topic: str) -> None
 
 @pytest.mark.proves(wishes=[29])
 @asynchronous
-async def test_a_name_is_resolved_anew_for_each_connection(
+async def test_a_name_is_resolved_again_for_each_connection(
     nsqd: Nsqd, topic: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     loop, resolve = asyncio.get_running_loop(), asyncio.get_running_loop().getaddrinfo
@@ -566,15 +561,15 @@ async def test_a_name_is_resolved_anew_for_each_connection(
 
     async def move(host: Any, port: Any, **hints: Any) -> Any:
         asked.append(host)
-        # Twice it is where nobody listens.
+        # Twice it is a closed port.
         return await resolve("127.0.0.1" if len(asked) > 2 else "127.0.0.2", port, **hints)
 
     monkeypatch.setattr(loop, "getaddrinfo", move)
     await publish(nsqd, topic, b"x")
     port = nsqd.tcp_address.rpartition(":")[2]
-    async with consuming(f"nsqd.example:{port}", topic) as (consumer, heard):
+    async with consuming(f"nsqd.example:{port}", topic) as (consumer, events):
         assert (await receive(consumer))[0].nsqd == f"nsqd.example:{port}"
-    assert heard.kinds[:3] == ["connect_failed", "connect_failed", "connected"]
+    assert events.kinds[:3] == ["connect_failed", "connect_failed", "connected"]
     assert asked == ["nsqd.example"] * 3
 
 
@@ -633,7 +628,7 @@ async def test_a_map_that_fails_is_named() -> None:
 
 
 @asynchronous
-async def test_a_producer_leaves_no_connection_behind(nsqd: Nsqd, topic: str) -> None:
+async def test_a_closed_producer_has_no_connection(nsqd: Nsqd, topic: str) -> None:
     async with Proxy(nsqd.tcp_address) as proxy:
         async with Producer(proxy.address, connections_per_nsqd=3) as producer:
             await producer.publish(topic, b"x")

@@ -8,7 +8,7 @@ from tests.conformance.differences import DIFFERENCES, difference_in
 
 
 def test_every_difference_is_shown_by_a_test(tmp_path: Path) -> None:
-    # Collected anew: the run that this test is part of may be of some tests only.
+    # Collected again: the run that this test is part of may be of some tests only.
     folder = Path(__file__).parent
     collected = subprocess.run(
         [sys.executable, "-m", "pytest", "--collect-only", "-q", f"-ocache_dir={tmp_path}", folder],

@@ -31,14 +31,14 @@ def topic(request: pytest.FixtureRequest) -> str:
 
 
 @pytest.fixture
-def nowhere() -> Iterator[str]:
-    """An address that refuses connections, and that nobody else takes meanwhile."""
+def closed_address() -> Iterator[str]:
+    """An address that refuses connections, and that no other process takes meanwhile."""
     with socket.socket() as sock:
         sock.bind(("127.0.0.1", 0))
         yield f"127.0.0.1:{sock.getsockname()[1]}"
 
 
-async def said(consumer: Consumer, pattern: str) -> str:
+async def explained(consumer: Consumer, pattern: str) -> str:
     """Wait until it says so; return the line."""
     lines: list[str] = []
 
@@ -57,7 +57,7 @@ def test_one_that_was_not_started_says_so() -> None:
     consumer = Consumer("orders", "ch", nsqd="127.0.0.1:4150")
     assert consumer.explain() == "<Consumer orders/ch> was not started"
     stats = consumer.stats()
-    assert (stats.connections, stats.in_hands, stats.max_in_flight) == ((), 0, 200)
+    assert (stats.connections, stats.outstanding, stats.max_in_flight) == ((), 0, 200)
 
 
 # --- connections
@@ -76,10 +76,13 @@ async def test_an_nsqd_that_does_not_answer_is_being_connected() -> None:
 
 
 @asynchronous
-async def test_an_nsqd_that_refuses_is_told_with_the_reason_and_the_next_try(nowhere: str) -> None:
-    async with Consumer("orders", "ch", nsqd=nowhere, reconnect_delay=30) as consumer:
-        line = await said(consumer, "next try")
-        form = rf"{nowhere}: not connected: (?!{nowhere}).+; next try in (\d+\.\d) s \(failure 1\)"
+async def test_a_refused_dial_is_described_with_its_reason_and_the_next_try(
+    closed_address: str,
+) -> None:
+    async with Consumer("orders", "ch", nsqd=closed_address, reconnect_delay=30) as consumer:
+        line = await explained(consumer, "next try")
+        address = closed_address
+        form = rf"{address}: not connected: (?!{address}).+; next try in (\d+\.\d) s \(failure 1\)"
         match = re.fullmatch(form, line)
         assert match, line
         assert 20 < float(match[1]) <= 30
@@ -87,7 +90,7 @@ async def test_an_nsqd_that_refuses_is_told_with_the_reason_and_the_next_try(now
 
 
 @asynchronous
-async def test_a_connection_says_its_rdy_and_why_it_has_so_much(nsqd: Nsqd, topic: str) -> None:
+async def test_a_connection_is_described_by_its_rdy_and_the_reason(nsqd: Nsqd, topic: str) -> None:
     first: list[str] = []
     async with Consumer(
         topic,
@@ -97,38 +100,42 @@ async def test_a_connection_says_its_rdy_and_why_it_has_so_much(nsqd: Nsqd, topi
         on_event=lambda _: first.append(consumer.explain()),
     ) as consumer:
         async with reading(consumer):
-            line = await said(consumer, "RDY 10")
+            line = await explained(consumer, "RDY 10")
         assert "RDY 1, 0 in flight; is new: has 1 until its first message" in first[0]
         assert line == (
             f"{nsqd.tcp_address}: connected, RDY 10, 0 in flight; has its even share; "
             "no message yet: is there anything in the channel?"
         )
         await publish(nsqd, topic, b"first")
-        await said(consumer, "1 wait to be taken")
+        await explained(consumer, "1 queued")
         [message] = await take(consumer, 1)
-        await said(consumer, rf"{topic}/ch: 1 of 10 messages in hands$")
+        await explained(consumer, rf"{topic}/ch: 1 of 10 messages outstanding$")
         assert re.search(r"last message \d\.\d s ago", consumer.explain())
         message.finish()
 
 
 @asynchronous
-async def test_all_that_is_allowed_in_hands_is_the_reason_that_nothing_comes(
+async def test_max_in_flight_outstanding_is_the_reason_that_nothing_comes(
     nsqd: Nsqd, topic: str
 ) -> None:
     await publish(nsqd, topic, b"a", b"b", b"c")
     async with Consumer(topic, "ch", nsqd=nsqd.tcp_address, max_in_flight=2) as consumer:
         messages = await take(consumer, 2)
-        await said(consumer, "all 2 messages that max_in_flight allows are in your hands: finish")
-        await said(consumer, "RDY 2, 2 in flight; as many as RDY allows: it waits for answers")
+        await explained(
+            consumer, "all 2 messages that max_in_flight allows are outstanding: finish"
+        )
+        await explained(
+            consumer, "RDY 2, 2 in flight; as many as RDY allows: nsqd waits for answers"
+        )
         for message in messages:
             message.finish()
         for message in await take(consumer, 1):
             message.finish()
-        await said(consumer, "0 of 2 messages in hands")
+        await explained(consumer, "0 of 2 messages outstanding")
 
 
 @asynchronous
-async def test_messages_of_lost_connections_are_told(nsqd: Nsqd, topic: str) -> None:
+async def test_messages_of_lost_connections_are_described(nsqd: Nsqd, topic: str) -> None:
     await publish(nsqd, topic, b"a", b"b")
     async with (
         Proxy(nsqd.tcp_address) as proxy,
@@ -138,11 +145,11 @@ async def test_messages_of_lost_connections_are_told(nsqd: Nsqd, topic: str) -> 
     ):
         messages = await take(consumer, 2)
         proxy.cut()
-        await said(consumer, "2 of the messages in hands are of lost connections")
-        await said(consumer, "RDY 0, 0 in flight; waits: messages of lost connections, and")
+        await explained(consumer, "2 of the outstanding messages are of lost connections")
+        await explained(consumer, "RDY 0, 0 in flight; waits: messages of lost connections, and")
         for message in messages:
             message.finish()
-        await said(consumer, "RDY 2, 0 in flight")
+        await explained(consumer, "RDY 2, 0 in flight")
         assert "of lost connections" not in consumer.explain()
 
 
@@ -150,22 +157,24 @@ async def test_messages_of_lost_connections_are_told(nsqd: Nsqd, topic: str) -> 
 
 
 @asynchronous
-async def test_paused_is_said(nsqd: Nsqd, topic: str) -> None:
+async def test_a_pause_is_described(nsqd: Nsqd, topic: str) -> None:
     async with Consumer(topic, "ch", nsqd=nsqd.tcp_address) as consumer:
         consumer.pause()
-        await said(consumer, f"{topic}/ch: paused, 0 of 200 messages in hands")
-        await said(consumer, "RDY 0, 0 in flight; is paused or backing off")
+        await explained(consumer, f"{topic}/ch: paused, 0 of 200 messages outstanding")
+        await explained(consumer, "RDY 0, 0 in flight; is paused or backing off")
         consumer.resume()
-        await said(consumer, f"{topic}/ch: RDY 0: nothing asks for messages; .*, 0 of 200 messages")
+        await explained(consumer, f"{topic}/ch: RDY 0: no reader; .*, 0 of 200 messages")
         async with reading(consumer):
-            await said(
+            await explained(
                 consumer, r"prefetch allows \d+ in flight \(nothing measured yet\), 0 of 200"
             )
-            await said(consumer, r"RDY \d+, .* handlers are expected to start in time \(prefetch\)")
+            await explained(
+                consumer, r"RDY \d+, .* handlers are expected to start in time \(prefetch\)"
+            )
 
 
 @asynchronous
-async def test_backoff_is_said_with_its_level_and_its_end(nsqd: Nsqd, topic: str) -> None:
+async def test_backoff_is_described_with_its_level_and_its_end(nsqd: Nsqd, topic: str) -> None:
     await publish(nsqd, topic, b"fails")
     texts: list[str] = []
     async with Consumer(
@@ -177,8 +186,8 @@ async def test_backoff_is_said_with_its_level_and_its_end(nsqd: Nsqd, topic: str
     ) as consumer:
         [message] = await take(consumer, 1)
         message.requeue(30)
-        await said(consumer, r"in backoff \(level 1\), waiting for one message to test with")
-        await said(consumer, "RDY 1, 0 in flight; is the one connection that tests whether")
+        await explained(consumer, r"in backoff \(level 1\), waiting for one message to test with")
+        await explained(consumer, "RDY 1, 0 in flight; is the one connection that tests whether")
         assert re.search(r"in backoff for 0\.\d s more \(level 1\), ", texts[-1])
         assert consumer.stats().backoff_level == 1
 
@@ -186,44 +195,46 @@ async def test_backoff_is_said_with_its_level_and_its_end(nsqd: Nsqd, topic: str
 @asynchronous
 async def test_one_that_ended_by_an_error_says_which(nsqd: Nsqd, topic: str) -> None:
     async with Consumer(topic, "ch", nsqd=nsqd.tcp_address, msg_timeout=100000) as consumer:
-        await said(consumer, f"{topic}/ch: ended by {nsqd.tcp_address} refused the options")
-        await said(consumer, f"{nsqd.tcp_address}: not connected: .*; not tried again")
+        await explained(consumer, f"{topic}/ch: ended by {nsqd.tcp_address} refused the options")
+        await explained(consumer, f"{nsqd.tcp_address}: not connected: .*; not dialled again")
 
 
 @asynchronous
 async def test_a_closed_one_says_so(nsqd: Nsqd, topic: str) -> None:
     async with Consumer(topic, "ch", nsqd=nsqd.tcp_address) as consumer:
-        await said(consumer, "connected, RDY")
-    assert consumer.explain().startswith(f"{topic}/ch: closed, 0 of 200 messages in hands")
+        await explained(consumer, "connected, RDY")
+    assert consumer.explain().startswith(f"{topic}/ch: closed, 0 of 200 messages outstanding")
 
 
 # --- nsqlookupd
 
 
 @asynchronous
-async def test_that_no_nsqd_has_the_topic_is_said_once_nsqlookupd_said_it(
+async def test_a_topic_without_nsqd_is_described_once_nsqlookupd_answered(
     nsqlookupd: Nsqlookupd, topic: str
 ) -> None:
     async with Consumer(topic, "ch", lookupd=nsqlookupd.http_address) as consumer:
-        assert "no nsqd" not in consumer.explain(), "nobody has been asked yet"
-        await said(consumer, f"^no nsqd has the topic '{topic}', says nsqlookupd$")
+        assert "no nsqd" not in consumer.explain(), "no nsqlookupd has been asked yet"
+        await explained(consumer, f"^nsqlookupd knows no nsqd with topic '{topic}'$")
 
 
 @asynchronous
-async def test_an_nsqlookupd_that_fails_is_told_with_its_last_error(
-    nsqlookupd: Nsqlookupd, topic: str, nowhere: str
+async def test_a_failing_nsqlookupd_is_described_with_its_last_error(
+    nsqlookupd: Nsqlookupd, topic: str, closed_address: str
 ) -> None:
-    lookupds = [nsqlookupd.http_address, nowhere]
+    lookupds = [nsqlookupd.http_address, closed_address]
     async with Consumer(topic, "ch", lookupd=lookupds, lookupd_poll_interval=0.05) as consumer:
-        await said(consumer, f"^nsqlookupd {nowhere}: failed 3 times, last: .*{nowhere}: ")
+        await explained(
+            consumer, f"^nsqlookupd {closed_address}: failed 3 times, last: .*{closed_address}: "
+        )
         assert f"nsqlookupd {nsqlookupd.http_address}" not in consumer.explain()
 
 
 @asynchronous
-async def test_an_nsqd_that_is_named_but_not_reached_is_no_topic_that_nobody_has(
-    server_kind: Kind, tmp_path: Path, topic: str, nowhere: str
+async def test_an_nsqd_that_is_named_but_not_reached_is_not_a_missing_topic(
+    server_kind: Kind, tmp_path: Path, topic: str, closed_address: str
 ) -> None:
-    port = nowhere.rsplit(":", 1)[1]
+    port = closed_address.rsplit(":", 1)[1]
     with (
         start_nsqlookupd(kind=server_kind) as lookupd,
         start_nsqd(
@@ -235,9 +246,9 @@ async def test_an_nsqd_that_is_named_but_not_reached_is_no_topic_that_nobody_has
         async with Consumer(
             topic, "ch", lookupd=lookupd.http_address, lookupd_poll_interval=3600
         ) as consumer:
-            line = await said(consumer, "not connected")
+            line = await explained(consumer, "not connected")
             assert re.fullmatch(
-                f"{nowhere}: not connected: .*; tried again when nsqlookupd names it again "
+                f"{closed_address}: not connected: .*; dialled when nsqlookupd names it again "
                 r"\(failure 1\)",
                 line,
             ), line
@@ -254,15 +265,15 @@ async def test_stats_count_what_came_and_what_became_of_it(nsqd: Nsqd, topic: st
         topic, "ch", nsqd=nsqd.tcp_address, max_in_flight=5, max_backoff_duration=0
     ) as consumer:
         messages = await take(consumer, 4)
-        await eventually(lambda: consumer.stats().waiting == 1)
+        await eventually(lambda: consumer.stats().queued == 1)
         stats = consumer.stats()
-        assert (stats.in_hands, stats.max_in_flight, stats.paused) == (4, 5, False)
+        assert (stats.outstanding, stats.max_in_flight, stats.paused) == (4, 5, False)
         messages[0].finish()
         messages[1].finish()
         messages[2].requeue(60)
         async with messages[3]:
             raise RuntimeError("no database")
-        await eventually(lambda: consumer.stats().in_hands == 0)
+        await eventually(lambda: consumer.stats().outstanding == 0)
         counts = consumer.stats().counts
         assert (counts.received, counts.finished, counts.requeued, counts.failed) == (5, 2, 2, 1)
         assert (counts.late, counts.refused, counts.orphaned, counts.gave_up) == (0, 0, 0, 0)
@@ -280,9 +291,9 @@ async def test_stats_go_on_while_the_consumer_drains(nsqd: Nsqd, topic: str) -> 
     async with Consumer(topic, "ch", nsqd=nsqd.tcp_address) as consumer:
         [message] = await take(consumer, 1)
         closing = asyncio.create_task(consumer.close())
-        await said(consumer, "closed, 1 of 200 messages in hands")
+        await explained(consumer, "closed, 1 of 200 messages outstanding")
         assert consumer.stats().connections[0].connected
         message.finish()
         drained = await closing
         assert (drained.handled, drained.requeued, drained.abandoned) == (1, 0, 0)
-        assert consumer.stats().in_hands == 0
+        assert consumer.stats().outstanding == 0

@@ -145,7 +145,7 @@ BEFORE_CONNECTED: dict[str, list[Event]] = {
 
 
 @pytest.mark.parametrize("transport", TRANSPORTS)
-def test_negotiation_goes_its_way(
+def test_negotiation_succeeds(
     nsqd: Nsqd, version: str, trust: ssl.SSLContext, transport: str
 ) -> None:
     asked = TRANSPORTS[transport]
@@ -166,13 +166,13 @@ def test_negotiation_goes_its_way(
 
 def make_bodies() -> list[bytes]:
     """2,000 messages, each of its own content: tiny to 100 kB, compressible and not."""
-    chance = random.Random(20_130_219)
+    rng = random.Random(20_130_219)
     sizes = [100_000] * 40 + [70_000] * 40 + [10_000] * 120 + [1_000] * 800 + [10] * 999
-    chance.shuffle(sizes)
+    rng.shuffle(sizes)
     bodies = [bytes(range(256))]
     for number, size in enumerate(sizes):
         head = number.to_bytes(4, "big")
-        filling = chance.randbytes(size - 4) if number % 2 else bytes(head * size)[: size - 4]
+        filling = rng.randbytes(size - 4) if number % 2 else bytes(head * size)[: size - 4]
         bodies.append(head + filling)
     return bodies
 
@@ -205,17 +205,17 @@ def test_everything_arrives_unharmed(
     assert (channel["requeue_count"], channel["timeout_count"]) == (0, 0)
 
 
-def test_a_server_that_the_authority_did_not_sign_is_not_spoken_to(nsqd: Nsqd) -> None:
+def test_a_server_without_a_trusted_certificate_is_refused(nsqd: Nsqd) -> None:
     with Client(nsqd.connect(), TRANSPORTS["TLS"], ssl.create_default_context()) as client:
         with pytest.raises(ssl.SSLCertVerificationError):
             client.negotiate()
         assert client.sent.count(b"\n") == 1  # IDENTIFY, and no other command
 
 
-def test_tls_that_is_not_granted_ends_all_before_another_byte(modest_nsqd: Nsqd) -> None:
+def test_tls_that_is_not_granted_ends_the_connection_before_another_byte(modest_nsqd: Nsqd) -> None:
     with Client(modest_nsqd.connect(), TRANSPORTS["TLS"]) as client:
         before = bytes(client.sent)
-        with pytest.raises(RemoteProtocolError, match="TLS was asked for"):
+        with pytest.raises(RemoteProtocolError, match="TLS was requested"):
             client.negotiate()
         client.flush()
         assert client.sent == before
@@ -224,7 +224,7 @@ def test_tls_that_is_not_granted_ends_all_before_another_byte(modest_nsqd: Nsqd)
 
 
 @pytest.mark.parametrize("method", ["snappy", "deflate"])
-def test_compression_that_is_not_granted_is_done_without(
+def test_without_granted_compression_the_connection_continues(
     modest_nsqd: Nsqd, topic: str, method: str
 ) -> None:
     with Client(modest_nsqd.connect(), TRANSPORTS[method]) as client:
@@ -286,7 +286,7 @@ def test_ready_is_a_cap_that_needs_no_renewal(nsqd: Nsqd, topic: str) -> None:
     assert sorted(arrived) == [b"%d" % number for number in range(10)]
 
 
-def test_a_requeued_message_comes_again_and_says_so(
+def test_a_requeued_message_is_delivered_again_and_says_so(
     nsqd: Nsqd, consumer: Client, topic: str
 ) -> None:
     publish(nsqd, topic, b"again")
@@ -315,10 +315,10 @@ def test_a_touched_message_outlives_its_timeout(timely_nsqd: Nsqd) -> None:
         first = {message.body: message for message in client.messages(2)}
         # A deferred message is our clock: it rings when two of the five seconds are over, which
         # leaves three for a machine that is busy.
-        client.request(Dpub("touched", 2_000, b"bell"), Published)
-        [bell] = client.messages(1)
-        assert bell.body == b"bell"
-        client.send(Touch(first[b"touched"].id), Fin(bell.id))
+        client.request(Dpub("touched", 2_000, b"last"), Published)
+        [last] = client.messages(1)
+        assert last.body == b"last"
+        client.send(Touch(first[b"touched"].id), Fin(last.id))
         # The other one's time is over before anything is heard of the touched one.
         [again] = client.messages(1)
         assert (again.body, again.attempts) == (b"untouched", 2)
@@ -444,7 +444,7 @@ def test_a_fatal_error_is_put_down_to_the_oldest_unanswered_command(
         (IdentifyRequest(sample_rate=100), "E_BAD_BODY IDENTIFY sample rate (100) is invalid"),
     ],
 )
-def test_nsqd_says_what_it_does_not_like_about_identify(
+def test_nsqd_names_the_invalid_field_of_identify(
     nsqd: Nsqd, asked: IdentifyRequest, words: str
 ) -> None:
     with Client(nsqd.connect(), asked) as client:

@@ -48,7 +48,7 @@ def lookup(nsqlookupd: Nsqlookupd, topic: str) -> LookupAnswer:
     return parse_lookup(*ask(nsqlookupd, f"/lookup?topic={topic}"))
 
 
-def test_nsqlookupd_says_who_it_is(
+def test_nsqlookupd_returns_its_addresses(
     nsqlookupd: Nsqlookupd, version: str, peer: PeerConnection
 ) -> None:
     reply = peer.request(PeerIdentify(ME))
@@ -124,9 +124,9 @@ def test_nsqlookupd_says_what_is_wrong_and_closes(
     peer.expect_end()
 
 
-def test_a_topic_that_nobody_has_is_nowhere_and_no_error(nsqlookupd: Nsqlookupd) -> None:
-    assert ask(nsqlookupd, "/lookup?topic=lk_nobody")[0] == 404
-    answer = lookup(nsqlookupd, "lk_nobody")
+def test_an_unknown_topic_has_no_nsqd_and_is_not_an_error(nsqlookupd: Nsqlookupd) -> None:
+    assert ask(nsqlookupd, "/lookup?topic=lk_unknown")[0] == 404
+    answer = lookup(nsqlookupd, "lk_unknown")
     assert answer == LookupAnswer(producers=(), channels=(), partitions={}, meta=None)
     assert answer.dialect is None
 
@@ -160,7 +160,7 @@ def test_an_nsqd_registers_with_nsqlookupd(server_kind: Kind, version: str, tmp_
     us = Peer(
         broadcast_address="127.0.0.1", tcp_port=4160, http_port=4161, version="9.9", hostname="us"
     )
-    command_of("nsqd", server_kind)  # where there is none, nobody shall wait for it
+    command_of("nsqd", server_kind)  # if it is missing, fail before the test waits for it
     ours = LookupServer(us)
     with (
         ours,

@@ -15,8 +15,8 @@ from typing import Any
 import pytest
 import trustme
 
-from nsqflow import Consumer, News, Producer, admin
-from nsqflow.client.config import ConsumerConfig
+from nsqflow import Consumer, Producer, admin
+from nsqflow.client.consumer.config import ConsumerConfig
 from nsqflow.errors import (
     AuthFailedError,
     ConfigError,
@@ -29,7 +29,8 @@ from nsqflow.errors import (
 from nsqflow.protocol import ClientSession
 from tests.fixtures.auth import Authorization, AuthServer
 from tests.fixtures.certificates import Certificates
-from tests.fixtures.loops import Journal, asynchronous, eventually
+from tests.fixtures.events import EventLog
+from tests.fixtures.loops import asynchronous, eventually
 from tests.fixtures.proxy import Proxy
 from tests.fixtures.servers import PATIENCE, Kind, Nsqd, start_nsqd
 
@@ -88,18 +89,11 @@ def strict_nsqd(
     auth: AuthServer,
     certificates: Certificates,
 ) -> Iterator[Nsqd]:
-    """An nsqd that asks who one is."""
+    """An nsqd that asks for AUTH."""
     folder = tmp_path_factory.mktemp("strict-nsqd")
     options = [f"-auth-http-address={auth.address}"]
     with start_nsqd(folder, kind=server_kind, tls=certificates, options=options) as server:
         yield server
-
-
-class Heard(Journal[News]):
-    """What a client says of itself; ``on_event=heard.add``."""
-
-    async def next(self, kind: str) -> News:
-        return await self.take(lambda news: news.kind == kind, kind, PATIENCE)
 
 
 def bodies(number: int) -> list[bytes]:
@@ -112,9 +106,9 @@ def bodies(number: int) -> list[bytes]:
 
 async def carry(address: str, topic: str, number: int = 200, **options: Any) -> None:
     """Publish, one by one and all at once, and receive it; with one connection each."""
-    heard = Heard()
+    events = EventLog()
     sent = bodies(number)
-    options = {"on_event": heard.add, **options}
+    options = {"on_event": events, **options}
     async with (
         asyncio.timeout(PATIENCE),
         Producer(address, **options) as producer,
@@ -128,7 +122,7 @@ async def carry(address: str, topic: str, number: int = 200, **options: Any) -> 
             async with await anext(consumer) as message:
                 received.append(message.body)
         assert sorted(received) == sorted(sent)
-    assert [news.kind for news in heard.entries] == ["connected"] * 2
+    assert [event.kind for event in events.entries] == ["connected"] * 2
 
 
 async def client_of(nsqd: Nsqd, topic: str) -> Any:
@@ -214,20 +208,20 @@ def test_all_arrives_from_far_away(
 
 
 @pytest.mark.parametrize("transport", TRANSPORTS)
-def test_a_connection_that_is_reset_is_made_again_by_every_transport(
+def test_a_connection_that_is_reset_is_reopened_by_every_transport(
     run: Callable[..., None], nsqd: Nsqd, topic: str, trust: ssl.SSLContext, transport: str
 ) -> None:
     async def be_reset() -> None:
-        heard = Heard()
-        options = {"reconnect_delay": 0.01, "on_event": heard.add, **options_of(transport, trust)}
+        events = EventLog()
+        options = {"reconnect_delay": 0.01, "on_event": events, **options_of(transport, trust)}
         async with (
             Proxy(nsqd.tcp_address) as proxy,
             Consumer(topic, "c", nsqd=proxy.address, **options) as consumer,
             Producer(proxy.address, **options) as producer,
         ):
             for number in range(3):
-                await heard.next("connected")
-                await heard.next("connected")
+                await events.next("connected")
+                await events.next("connected")
                 await producer.publish(topic, b"%d" % number)
                 async with asyncio.timeout(PATIENCE), await anext(consumer) as message:
                     assert message.body == b"%d" % number
@@ -240,14 +234,12 @@ def test_a_connection_that_is_reset_is_made_again_by_every_transport(
 
 
 @pytest.mark.proves(rows=[49])
-def test_a_server_that_nobody_vouches_for_is_refused(
-    run: Callable[..., None], nsqd: Nsqd, topic: str
-) -> None:
+def test_an_untrusted_server_is_refused(run: Callable[..., None], nsqd: Nsqd, topic: str) -> None:
     async def distrust() -> None:
-        heard = Heard()
-        options: Any = {"tls": True, "on_event": heard.add}
+        events = EventLog()
+        options: Any = {"tls": True, "on_event": events}
         async with Consumer(topic, "c", nsqd=nsqd.tcp_address, **options):
-            error = (await heard.next("connect_failed")).error
+            error = (await events.next("connect_failed")).error
             assert isinstance(error, NetworkError)
             assert isinstance(error.__cause__, ssl.SSLCertVerificationError)
         async with Producer(nsqd.tcp_address, **options) as producer:
@@ -262,11 +254,11 @@ def test_a_server_that_nobody_vouches_for_is_refused(
 async def test_a_server_that_another_authority_vouches_for_is_refused(
     nsqd: Nsqd, topic: str
 ) -> None:
-    heard = Heard()
+    events = EventLog()
     stranger = ssl.create_default_context()
     trustme.CA().configure_trust(stranger)
-    async with Consumer(topic, "c", nsqd=nsqd.tcp_address, tls=stranger, on_event=heard.add):
-        error = (await heard.next("connect_failed")).error
+    async with Consumer(topic, "c", nsqd=nsqd.tcp_address, tls=stranger, on_event=events):
+        error = (await events.next("connect_failed")).error
         assert isinstance(error, NetworkError)
         assert isinstance(error.__cause__, ssl.SSLCertVerificationError)
 
@@ -281,14 +273,14 @@ async def test_a_server_of_another_name_is_refused(
         return await resolve("127.0.0.1", port, **hints)
 
     monkeypatch.setattr(loop, "getaddrinfo", lie)
-    heard = Heard()
+    events = EventLog()
     port = nsqd.tcp_address.rpartition(":")[2]
     for host in ("nsqd.example", "localhost"):
-        async with Consumer(topic, "c", nsqd=f"{host}:{port}", tls=trust, on_event=heard.add):
+        async with Consumer(topic, "c", nsqd=f"{host}:{port}", tls=trust, on_event=events):
             if host == "localhost":
-                await heard.next("connected")
+                await events.next("connected")
             else:
-                assert "Hostname mismatch" in str((await heard.next("connect_failed")).error)
+                assert "Hostname mismatch" in str((await events.next("connect_failed")).error)
 
 
 @pytest.mark.proves(rows=[49], wishes=[30])
@@ -321,10 +313,10 @@ def test_a_client_may_show_a_certificate_of_its_own(
     unknown = ssl.create_default_context(cafile=certificates.ca)
 
     async def show(address: str) -> None:
-        heard = Heard()
+        events = EventLog()
         await carry(address, topic, 20, tls=known)
-        async with Consumer(topic, "c", nsqd=address, tls=unknown, on_event=heard.add):
-            assert isinstance((await heard.next("connect_failed")).error, NetworkError)
+        async with Consumer(topic, "c", nsqd=address, tls=unknown, on_event=events):
+            assert isinstance((await events.next("connect_failed")).error, NetworkError)
 
     options = ["-tls-client-auth-policy=require-verify", f"-tls-root-ca-file={certificates.ca}"]
     with start_nsqd(tmp_path, kind=server_kind, tls=certificates, options=options) as nsqd:
@@ -348,17 +340,17 @@ async def test_tls_that_is_not_granted_is_an_error_before_another_byte(
 
 
 @asynchronous
-async def test_nsqd_that_takes_nobody_without_tls_says_so(
+async def test_nsqd_that_requires_tls_refuses_plaintext(
     server_kind: Kind, tmp_path: Path, topic: str, certificates: Certificates, trust: ssl.SSLContext
 ) -> None:
     with start_nsqd(
         tmp_path, kind=server_kind, tls=certificates, options=["-tls-required=true"]
     ) as nsqd:
         await carry(nsqd.tcp_address, topic, 10, tls=trust)
-        heard = Heard()
-        async with Consumer(topic, "c", nsqd=nsqd.tcp_address, on_event=heard.add):
-            news = await heard.next("connect_failed")
-            assert str(news.error) == "E_INVALID cannot SUB in current state (TLS required)"
+        events = EventLog()
+        async with Consumer(topic, "c", nsqd=nsqd.tcp_address, on_event=events):
+            event = await events.next("connect_failed")
+            assert str(event.error) == "E_INVALID cannot SUB in current state (TLS required)"
 
 
 # Compression.
@@ -375,7 +367,8 @@ def test_compression_that_is_not_granted_is_a_warning_and_plain(
 ) -> None:
     run(carry, modest_nsqd.tcp_address, topic, 20, **{method: True})
     warnings = {r.getMessage() for r in caplog.records if r.levelno == logging.WARNING}
-    assert warnings == {f"{modest_nsqd.tcp_address} does not do {method}; going on without"}
+    text = f"{modest_nsqd.tcp_address} does not support {method}; continuing without compression"
+    assert warnings == {text}
 
 
 @asynchronous
@@ -395,7 +388,7 @@ async def test_what_compresses_well_takes_few_bytes(nsqd: Nsqd, topic: str) -> N
 
 @pytest.mark.proves(rows=[52])
 @pytest.mark.parametrize("transport", TRANSPORTS)
-def test_who_has_the_secret_is_let_in_by_every_transport(
+def test_the_secret_is_accepted_over_every_transport(
     run: Callable[..., None],
     strict_nsqd: Nsqd,
     topic: str,
@@ -411,11 +404,11 @@ def test_who_has_the_secret_is_let_in_by_every_transport(
 
 @pytest.mark.proves(rows=[52])
 @asynchronous
-async def test_nsqd_knows_who_was_let_in(strict_nsqd: Nsqd, topic: str) -> None:
+async def test_nsqd_lists_authenticated_clients(strict_nsqd: Nsqd, topic: str) -> None:
     options: Any = {"auth_secret": SECRET.encode()}
     async with Consumer(topic, "c", nsqd=strict_nsqd.tcp_address, **options):
         client = await client_of(strict_nsqd, topic)
-    assert (client["authed"], client["auth_identity"]) == (True, "somebody")
+    assert (client["authed"], client["auth_identity"]) == (True, "a-user")
 
 
 @pytest.mark.proves(rows=[17, 52])
@@ -423,7 +416,7 @@ async def test_nsqd_knows_who_was_let_in(strict_nsqd: Nsqd, topic: str) -> None:
     ("secret", "kind"),
     [("wrong", AuthFailedError), (None, ConfigError), ("writer", UnauthorizedError)],
 )
-def test_who_may_not_subscribe_is_told_by_the_consumer(
+def test_an_unauthorized_subscription_raises(
     run: Callable[..., None],
     strict_nsqd: Nsqd,
     topic: str,
@@ -449,7 +442,7 @@ def test_who_may_not_subscribe_is_told_by_the_consumer(
     ("secret", "kind"),
     [("wrong", AuthFailedError), (None, ConfigError), ("reader", UnauthorizedError)],
 )
-def test_who_may_not_publish_is_told_by_the_call(
+def test_an_unauthorized_publish_raises(
     run: Callable[..., None],
     strict_nsqd: Nsqd,
     topic: str,
@@ -522,10 +515,10 @@ def test_nsqd_may_be_at_a_unix_socket(
 
 
 @asynchronous
-async def test_a_unix_socket_that_is_not_there_is_no_connection(tmp_path: Path) -> None:
-    heard = Heard()
+async def test_a_missing_unix_socket_is_a_failed_connection(tmp_path: Path) -> None:
+    events = EventLog()
     path = str(tmp_path / "nsqd.sock")
-    async with Consumer("t", "c", nsqd=path, on_event=heard.add):
-        error = (await heard.next("connect_failed")).error
+    async with Consumer("t", "c", nsqd=path, on_event=events):
+        error = (await events.next("connect_failed")).error
         assert isinstance(error, NetworkError)
         assert str(error).startswith(f"{path}: ")

@@ -35,7 +35,7 @@ class WebWire(Wire):
 
 
 class WebServer(Listener[WebWire]):
-    """Answers the head of a request as it is told to; ``requests`` are the heads it saw."""
+    """Answers the head of a request as the test says; ``requests`` are the heads it saw."""
 
     def __init__(self, reply: Reply, tls: ssl.SSLContext | None = None) -> None:
         super().__init__(tls)

@@ -1,4 +1,4 @@
-"""Servers are stopped, or killed, and started again under load; then the books must balance.
+"""Servers are stopped, or killed, and started again under load; then the ledger must balance.
 
     python -m tests.faults.campaign [SECONDS [SEED]]      (./dev chaos)
 
@@ -28,7 +28,15 @@ from typing import Any
 
 from nsqflow import Consumer, Producer
 from nsqflow.client.options import ClientOptions
-from tests.faults.crew import (
+from tests.faults.cluster import Cluster, Member
+from tests.faults.ledger import Account, Ledger
+from tests.faults.load import measure_nsqd
+from tests.faults.redesigned_campaign import (
+    RedesignedCampaign,
+    RedesignedPlan,
+    run_redesigned_campaign,
+)
+from tests.faults.workers import (
     PUBLISH_TIMEOUT,
     BatchReader,
     CoroutineReader,
@@ -37,13 +45,10 @@ from tests.faults.crew import (
     Reader,
     ThreadReader,
 )
-from tests.faults.fleet import Fleet, Member
-from tests.faults.flood import flood_nsqd
-from tests.faults.ledger import Account, Ledger
 from tests.fixtures.loops import asynchronous
 from tests.fixtures.proxy import Proxy
 
-TOPIC, CHANNEL = "campaign", "crew"
+TOPIC, CHANNEL = "campaign", "workers"
 MAX_IN_FLIGHT = 24
 PUBLISHERS = 4  # of each producer
 CLOSE_TIMEOUT = 10.0  # seconds; nothing is under way then, and every nsqd answers
@@ -61,7 +66,7 @@ HASTE = ClientOptions(
     msg_timeout=3.0,
 )
 
-Tell = Callable[[str], None]
+Report = Callable[[str], None]
 
 
 @dataclass(frozen=True)
@@ -80,33 +85,33 @@ class Plan:
         return f"{how} for {self.seconds:g} s, seed {self.seed}"
 
 
-async def run_campaign(plan: Plan, folder: Path, tell: Tell = lambda line: None) -> Account:
-    """Carry out the plan; ``tell`` is given a line on how it goes, again and again."""
+async def run_campaign(plan: Plan, folder: Path, report: Report = lambda line: None) -> Account:
+    """Carry out the plan; ``report`` is called with a line of progress."""
     before = asyncio.all_tasks()
-    fleet = Fleet(folder, TOPIC, CHANNEL, plan.nsqds, plan.lookupds)
-    async with fleet:
-        campaign = Campaign(plan, fleet, tell)
+    cluster = Cluster(folder, TOPIC, CHANNEL, plan.nsqds, plan.lookupds)
+    async with cluster:
+        campaign = Campaign(plan, cluster, report)
         await campaign.run()
     left = asyncio.all_tasks() - before
-    campaign.account.trouble += [f"left behind: {task}" for task in left]
+    campaign.account.other_faults += [f"left at the end: {task}" for task in left]
     return campaign.account
 
 
 class Campaign:
     """All that happens while the servers are there."""
 
-    def __init__(self, plan: Plan, fleet: Fleet, tell: Tell) -> None:
+    def __init__(self, plan: Plan, cluster: Cluster, report: Report) -> None:
         self.ledger = Ledger()
         self.account = Account(str(plan), self.ledger)
         self._plan = plan
-        self._fleet = fleet
-        self._tell = tell
+        self._cluster = cluster
+        self._report_line = report
         self._random = Random(plan.seed)
         self._over = asyncio.Event()
-        self._proxy = Proxy(fleet.nsqds[0].tcp_address)
+        self._proxy = Proxy(cluster.nsqds[0].tcp_address)
 
     async def run(self) -> None:
-        """Publish and consume, under fire and then in peace, until nothing is left."""
+        """Publish and consume while servers end and start, then until nothing is left."""
         async with AsyncExitStack() as stack:  # closes all even if something goes wrong here
             await stack.enter_async_context(self._proxy)
             producers = self._producers()
@@ -118,23 +123,23 @@ class Campaign:
             async with asyncio.TaskGroup() as group:
                 for reader in readers:
                     group.create_task(reader.work())
-                await self._trouble(producers)
+                await self._disturb(producers)
                 await self._settle(readers)
                 for name, (producer, _) in producers.items():
                     await self._close(name, producer.close())
                 for reader in readers:
                     await self._close(reader.name, reader.consumer.close())
         for reader in readers:
-            self.account.hands[reader.name] = reader.most, MAX_IN_FLIGHT
+            self.account.outstanding[reader.name] = reader.most, MAX_IN_FLIGHT
 
-    # Who takes part
+    # Clients
 
     def _producers(self) -> dict[str, tuple[Producer, Member | None]]:
-        nsqds = [member.tcp_address for member in self._fleet.nsqds]
+        nsqds = [member.tcp_address for member in self._cluster.nsqds]
         if self._plan.crash:
             return {
                 f"producer of {member.name}": (self._producer(nsqd=member.tcp_address), member)
-                for member in self._fleet.nsqds
+                for member in self._cluster.nsqds
             }
         return {
             "direct producer": (self._producer(nsqd=nsqds), None),
@@ -147,8 +152,8 @@ class Campaign:
         return Producer(**servers, publish_timeout=PUBLISH_TIMEOUT, **HASTE)
 
     def _readers(self) -> list[Reader]:
-        nsqds = [member.tcp_address for member in self._fleet.nsqds]
-        crew: list[tuple[type[Reader], str, dict[str, Any]]] = [
+        nsqds = [member.tcp_address for member in self._cluster.nsqds]
+        kinds: list[tuple[type[Reader], str, dict[str, Any]]] = [
             (CoroutineReader, "coroutines", {"lookupd": self._lookupds()}),
             (BatchReader, "batches", {"lookupd": self._lookupds()}),
             (ThreadReader, "threads", {"nsqd": nsqds}),
@@ -156,7 +161,7 @@ class Campaign:
         ]
         return [
             kind(name, self._consumer(**servers), self.ledger, self._fork())
-            for kind, name, servers in crew
+            for kind, name, servers in kinds
         ]
 
     def _consumer(self, **servers: Any) -> Consumer:
@@ -172,22 +177,22 @@ class Campaign:
         )
 
     def _lookupds(self) -> list[str]:
-        return [member.http_address for member in self._fleet.lookupds]
+        return [member.http_address for member in self._cluster.lookupds]
 
     def _fork(self) -> Random:
         return Random(self._random.random())
 
     # What happens
 
-    async def _trouble(self, producers: dict[str, tuple[Producer, Member | None]]) -> None:
+    async def _disturb(self, producers: dict[str, tuple[Producer, Member | None]]) -> None:
         """Publish while servers come and go; afterwards all are up and every outcome is known."""
         async with asyncio.TaskGroup() as group:
             for producer, member in producers.values():
                 for _ in range(PUBLISHERS):
                     worker = Publisher(producer, TOPIC, self.ledger, self._fork(), member)
                     group.create_task(worker.work(self._over))
-            for member in [*self._fleet.nsqds, *self._fleet.lookupds]:
-                group.create_task(self._harass(member, self._fork()))
+            for member in [*self._cluster.nsqds, *self._cluster.lookupds]:
+                group.create_task(self._restart(member, self._fork()))
             group.create_task(self._shake(self._fork()))
             end = time.monotonic() + self._plan.seconds
             while (left := end - time.monotonic()) > 0:
@@ -195,16 +200,16 @@ class Campaign:
                 await asyncio.sleep(min(left, 0.5))
             self._over.set()
 
-    async def _harass(self, member: Member, random: Random) -> None:
+    async def _restart(self, member: Member, random: Random) -> None:
         while not await self._is_over(random.uniform(0.5, 3.0)):
-            await self._fleet.end(member, crash=self._plan.crash)
+            await self._cluster.end(member, crash=self._plan.crash)
             self.account.ends[member.name] += 1
             # While it is down, all that it had said before is read: whatever is acknowledged
             # after the next start was acknowledged by the next life.
             await asyncio.sleep(random.uniform(0.1, 1.0))
-            await self._fleet.start(member)
-            if member in self._fleet.lookupds and random.random() < 0.5:
-                await self._fleet.register()
+            await self._cluster.start(member)
+            if member in self._cluster.lookupds and random.random() < 0.5:
+                await self._cluster.register()
 
     async def _shake(self, random: Random) -> None:
         while not await self._is_over(random.uniform(0.2, 1.0)):
@@ -222,20 +227,20 @@ class Campaign:
         """Wait until every consumer is back at every nsqd, and nothing is left there."""
         try:
             async with asyncio.timeout(PATIENCE):
-                await self._fleet.register()
+                await self._cluster.register()
                 while not all(map(self._is_connected, readers)):
                     self._report("waiting for connections")
                     await asyncio.sleep(0.05)
                 # Three times: on its way from topic to channel a message is not counted.
                 empty = 0
                 while empty < 3:
-                    empty = empty + 1 if not await self._fleet.unanswered() else 0
+                    empty = empty + 1 if not await self._cluster.unanswered() else 0
                     self._report("draining")
                     await asyncio.sleep(0.05)
         except TimeoutError:
-            held = await self._fleet.unanswered()
-            self.account.trouble.append(f"not settled in {PATIENCE:g} s: {held} held by nsqd")
-            self.account.trouble += [reader.consumer.explain() for reader in readers]
+            held = await self._cluster.unanswered()
+            self.account.other_faults.append(f"not settled in {PATIENCE:g} s: {held} held by nsqd")
+            self.account.other_faults += [reader.consumer.explain() for reader in readers]
 
     def _is_connected(self, reader: Reader) -> bool:
         connections = reader.consumer.stats().connections
@@ -248,26 +253,30 @@ class Campaign:
 
     def _report(self, state: str) -> None:
         ledger = self.ledger
-        self._tell(
+        self._report_line(
             f"{self._plan}: {state}; published {ledger.published:,}, consumed "
             f"{len(ledger.consumed):,}, servers ended {self.account.ends.total()} times"
         )
 
 
 def main() -> int:
-    """Run both campaigns, then the flood; 1 if anything was lost, or memory grew."""
+    """Run the campaigns, then the load; 1 if anything was lost, or memory grew."""
     parser = argparse.ArgumentParser(prog="./dev chaos")
     parser.add_argument("seconds", nargs="?", type=float, default=60.0)
     parser.add_argument("seed", nargs="?", type=int, default=random.randrange(10**6))
     options = parser.parse_args()
-    # Handlers fail on purpose, and servers are lost: that is no news here.
+    # Handlers fail on purpose, and servers are lost: that is expected here.
     logging.getLogger("nsqflow").setLevel(logging.CRITICAL)
     faults: list[str] = []
     for part, crash in ((2 / 3, False), (1 / 3, True)):
         account = _run_alone(Plan(round(options.seconds * part, 1), options.seed, crash))
         print(account, flush=True)
         faults += account.faults()
-    figures = flood_nsqd(1_000_000)
+    campaign = _run_redesigned_alone(RedesignedPlan(options.seconds, options.seed))
+    print(campaign.account)
+    print(f"  new leader named to subscribed: {campaign.switches}", flush=True)
+    faults += campaign.account.faults()
+    figures = measure_nsqd(1_000_000)
     print(figures)
     return 1 if faults or figures.grows else 0
 
@@ -278,15 +287,27 @@ def _run_alone(plan: Plan) -> Account:
     @asynchronous
     async def run() -> None:
         with tempfile.TemporaryDirectory() as folder:
-            accounts.append(await run_campaign(plan, Path(folder), _tell_terminal))
-        _tell_terminal("")
+            accounts.append(await run_campaign(plan, Path(folder), _report_to_terminal))
+        _report_to_terminal("")
 
     run()
     return accounts[0]
 
 
-def _tell_terminal(line: str) -> None:
-    """Write over the line before, where somebody may be looking."""
+def _run_redesigned_alone(plan: RedesignedPlan) -> RedesignedCampaign:
+    campaigns: list[RedesignedCampaign] = []
+
+    @asynchronous
+    async def run() -> None:
+        campaigns.append(await run_redesigned_campaign(plan, _report_to_terminal))
+        _report_to_terminal("")
+
+    run()
+    return campaigns[0]
+
+
+def _report_to_terminal(line: str) -> None:
+    """Replace the line before, on a terminal."""
     if sys.stdout.isatty():
         print(f"\r\x1b[K{line[: shutil.get_terminal_size().columns - 1]}", end="", flush=True)
 

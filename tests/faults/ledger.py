@@ -1,7 +1,7 @@
-"""The books of a campaign: what became of each message, and what the sum of it is.
+"""The ledger of a campaign: the result of each message, and their sum.
 
-Messages are numbered, and a message's number says all of its body, so that one which comes
-out changed, or out of nowhere, is noticed.
+Messages are numbered, and the number of a message determines its body, so one that arrives
+changed, or was never published, is noticed.
 """
 
 from __future__ import annotations
@@ -11,10 +11,10 @@ from collections import Counter
 from dataclasses import dataclass, field
 from enum import Enum
 
-from tests.faults.fleet import Member
+from tests.faults.cluster import Member
 
 
-class Fate(Enum):
+class Result(Enum):
     """What the producer said of a message."""
 
     ACKNOWLEDGED = "acknowledged"
@@ -45,7 +45,7 @@ class Ledger:
     """What was published, with which outcome, and what was consumed."""
 
     def __init__(self) -> None:
-        self.fates: dict[int, Fate] = {}
+        self.results: dict[int, Result] = {}
         self.consumed: Counter[int] = Counter()
         self.garbled = 0
         self.published = 0
@@ -53,14 +53,14 @@ class Ledger:
         self._lock = threading.Lock()  # some readers work on threads
 
     def open(self, count: int = 1) -> range:
-        """Give out the numbers of messages that are to be published now."""
+        """Return the numbers of messages that are to be published now."""
         self.published += count
         return range(self.published - count, self.published)
 
-    def book(self, numbers: range, fate: Fate, member: Member | None = None) -> None:
+    def record(self, numbers: range, result: Result, member: Member | None = None) -> None:
         """Note the outcome of messages; ``member`` if they could go to that nsqd only."""
-        self.fates |= dict.fromkeys(numbers, fate)
-        if member is not None and fate is Fate.ACKNOWLEDGED:
+        self.results |= dict.fromkeys(numbers, result)
+        if member is not None and result is Result.ACKNOWLEDGED:
             self._holders |= dict.fromkeys(numbers, Holder(member, member.life))
 
     def consume(self, body: bytes) -> None:
@@ -82,15 +82,15 @@ class Ledger:
         """Acknowledged and never consumed: those to be found, and those that died with an nsqd."""
         lost: list[int] = []
         died: list[int] = []
-        for number, fate in self.fates.items():
-            if fate is Fate.ACKNOWLEDGED and not self.consumed[number]:
+        for number, result in self.results.items():
+            if result is Result.ACKNOWLEDGED and not self.consumed[number]:
                 holder = self._holders.get(number)
                 (died if holder is not None and holder.ended else lost).append(number)
         return lost, died
 
     def ghosts(self) -> list[int]:
         """Consumed, though said to be certainly not stored."""
-        return [n for n in self.consumed if self.fates.get(n) is Fate.REFUSED]
+        return [n for n in self.consumed if self.results.get(n) is Result.REFUSED]
 
 
 @dataclass
@@ -100,18 +100,18 @@ class Account:
     title: str
     ledger: Ledger
     ends: Counter[str] = field(default_factory=Counter)
-    hands: dict[str, tuple[int, int]] = field(default_factory=dict)
-    """Of each consumer: the most messages it ever had in hands, and the most allowed."""
+    outstanding: dict[str, tuple[int, int]] = field(default_factory=dict)
+    """Of each consumer: the highest number of outstanding messages, and the limit."""
     closing: dict[str, tuple[float, float]] = field(default_factory=dict)
     """Of each client: the seconds its close() took, and the most allowed."""
-    trouble: list[str] = field(default_factory=list)
-    """What else went wrong, in words."""
+    other_faults: list[str] = field(default_factory=list)
+    """What else went wrong, as text."""
 
     def faults(self) -> list[str]:
-        """All that must not be, in words."""
+        """What broke a promise, as text."""
         lost, _ = self.ledger.missing()
         ghosts = self.ledger.ghosts()
-        unbooked = self.ledger.published - len(self.ledger.fates)
+        unbooked = self.ledger.published - len(self.ledger.results)
         counts = {
             f"lost: acknowledged and never consumed {_some(lost)}": len(lost),
             f"consumed though certainly not stored {_some(ghosts)}": len(ghosts),
@@ -120,34 +120,35 @@ class Account:
             "nothing was consumed": not self.ledger.consumed,
         }
         faults = [f"{count} {what}" for what, count in counts.items() if count]
-        for name, (most, allowed) in self.hands.items():
+        for name, (most, allowed) in self.outstanding.items():
             if most > allowed:
-                faults.append(f"{name} had {most} in hands; {allowed} are allowed")
+                faults.append(f"{name} had {most} outstanding; {allowed} are allowed")
         for name, (seconds, bound) in self.closing.items():
             if seconds > bound:
                 faults.append(f"{name} took {seconds:.1f} s to close; {bound:g} are allowed")
-        return faults + self.trouble
+        return faults + self.other_faults
 
     def __str__(self) -> str:
         ledger = self.ledger
-        fates = Counter(ledger.fates.values())
+        results = Counter(ledger.results.values())
         lost, died = ledger.missing()
-        uncertain = [n for n, fate in ledger.fates.items() if fate is Fate.UNCERTAIN]
+        uncertain = [n for n, result in ledger.results.items() if result is Result.UNCERTAIN]
         found = sum(1 for n in uncertain if ledger.consumed[n])
+        ghosts = len(ledger.ghosts())
         ends = ", ".join(f"{name} {count} times" for name, count in sorted(self.ends.items()))
         slowest = max((seconds for seconds, _ in self.closing.values()), default=0.0)
         lines = [
             f"{self.title}; ended and started again: {ends}",
             f"  published             {ledger.published:9,}",
-            f"  acknowledged          {fates[Fate.ACKNOWLEDGED]:9,}",
-            f"  certainly not stored  {fates[Fate.REFUSED]:9,}  (consumed: {len(ledger.ghosts())})",
+            f"  acknowledged          {results[Result.ACKNOWLEDGED]:9,}",
+            f"  certainly not stored  {results[Result.REFUSED]:9,}  (consumed: {ghosts})",
             f"  uncertain             {len(uncertain):9,}  (consumed: {found})",
             f"  consumed              {len(ledger.consumed):9,}",
             f"  more than once        {ledger.consumed.total() - len(ledger.consumed):9,}",
             f"  died with an nsqd     {len(died):9,}  (acknowledged, not consumed, nsqd killed)",
             f"  lost                  {len(lost):9,}",
-            "  most in hands         "
-            + ", ".join(f"{name} {m} of {most}" for name, (m, most) in self.hands.items()),
+            "  most outstanding         "
+            + ", ".join(f"{name} {m} of {most}" for name, (m, most) in self.outstanding.items()),
             f"  slowest close()       {slowest:9.2f} s",
         ]
         return "\n".join([*lines, *(f"  FAULT {fault}" for fault in self.faults())])

@@ -1,4 +1,4 @@
-"""A consumer when the network or nsqd fails: nothing is lost, nothing is held for ever."""
+"""A consumer when the network or nsqd fails: nothing is lost, nothing is held forever."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from typing import Final, TypedDict
 
 import pytest
 
-from nsqflow import Consumer, Message, News
+from nsqflow import ClientEvent, Consumer, Message
 from nsqflow import protocol as nsq
 from nsqflow.errors import NsqError
 from tests.conformance.server_side import (
@@ -69,15 +69,15 @@ def connected(consumer: Consumer) -> int:
     return sum(connection.connected for connection in consumer.stats().connections)
 
 
-# --- connections lost with messages in hands
+# --- connections lost with outstanding messages
 
 
 @pytest.mark.proves(wishes=[14])
 @asynchronous
-async def test_messages_in_hands_of_a_lost_connection_count_until_they_are_answered(
+async def test_outstanding_messages_of_a_lost_connection_count_until_they_are_answered(
     timely_nsqd: Nsqd, caplog: pytest.LogCaptureFixture
 ) -> None:
-    news: list[News] = []
+    events: list[ClientEvent] = []
     async with (
         Proxy(timely_nsqd.tcp_address) as proxy,
         Consumer(
@@ -87,20 +87,20 @@ async def test_messages_in_hands_of_a_lost_connection_count_until_they_are_answe
             max_in_flight=3,
             msg_timeout=1,
             reconnect_delay=0.05,
-            on_event=news.append,
+            on_event=events.append,
         ) as consumer,
     ):
         await publish(timely_nsqd, "cut", b"a", b"b", b"c")
         held = await take(consumer, 2)
-        await eventually(lambda: consumer.stats().waiting == 1)
+        await eventually(lambda: consumer.stats().queued == 1)
         proxy.cut()
-        await eventually(lambda: kinds(news).count("connected") == 2)
+        await eventually(lambda: kinds(events).count("connected") == 2)
         stats = consumer.stats()
-        assert (stats.in_hands, stats.waiting) == (2, 0), "what nobody had is dropped"
+        assert (stats.outstanding, stats.queued) == (2, 0), "what was not handed out is dropped"
         # Only one more may come, whatever nsqd has.
         await eventually(lambda: rdy_counts([timely_nsqd], "cut") == [1])
         [third] = await take(consumer, 1)
-        assert (third.attempts, consumer.stats().in_hands) == (2, 3)
+        assert (third.attempts, consumer.stats().outstanding) == (2, 3)
         for message in held:
             message.finish()
         await eventually(lambda: consumer.stats().counts.orphaned == 2)
@@ -132,7 +132,7 @@ async def test_rdy_comes_back_after_lost_messages_had_used_up_all_that_is_allowe
         await eventually(lambda: proxy.connections == 2 and connected(consumer) == 1)
         await publish(nsqd, topic, b"c")
         assert rdy_counts([nsqd], topic) == [0]
-        assert consumer.stats().waiting == 0
+        assert consumer.stats().queued == 0
         for message in held:
             message.requeue(0, backoff=False)
         assert await bodies_from(consumer, 1) == [b"c"]
@@ -140,9 +140,7 @@ async def test_rdy_comes_back_after_lost_messages_had_used_up_all_that_is_allowe
 
 
 @asynchronous
-async def test_an_answer_to_a_lost_connection_is_a_result_for_backoff_all_the_same(
-    nsqd: Nsqd, topic: str
-) -> None:
+async def test_an_answer_to_a_lost_connection_counts_for_backoff(nsqd: Nsqd, topic: str) -> None:
     async with (
         Proxy(nsqd.tcp_address) as proxy,
         Consumer(topic, "ch", nsqd=proxy.address, **FAST) as consumer,
@@ -156,7 +154,7 @@ async def test_an_answer_to_a_lost_connection_is_a_result_for_backoff_all_the_sa
 
 
 FRESH = nsq.Message(timestamp=0, attempts=1, id=b"f" * 16, body=b"fresh")
-WORN = [
+EXHAUSTED = [
     nsq.Message(timestamp=0, attempts=9, id=b"%016d" % number, body=b"%d" % number)
     for number in range(3)
 ]
@@ -164,7 +162,7 @@ WORN = [
 
 @pytest.mark.parametrize("end", ["lost", "closed"])
 @asynchronous
-async def test_messages_that_wait_to_be_given_up_are_dropped_or_given_back(end: str) -> None:
+async def test_messages_that_wait_to_be_given_up_are_dropped_or_requeued(end: str) -> None:
     # Scripted: no need to wait for a message to wear out.
     given_up: list[bytes] = []
     async with (
@@ -182,7 +180,7 @@ async def test_messages_that_wait_to_be_given_up_are_dropped_or_given_back(end: 
             await peer.received(nsq.Rdy)
         peer.connections[0].send_messages([FRESH])
         [message] = await take(consumer, 1)
-        peer.connections[0].send_messages(WORN)  # they wait for room in our hands
+        peer.connections[0].send_messages(EXHAUSTED)  # they wait for max_in_flight
         await eventually(lambda: consumer.stats().counts.received == 4)
         if end == "lost":
             peer.connections[0].reset()
@@ -196,7 +194,7 @@ async def test_messages_that_wait_to_be_given_up_are_dropped_or_given_back(end: 
             message.finish()
             async with asyncio.timeout(PATIENCE):
                 assert (await closing).requeued == 3
-        assert consumer.stats().in_hands == 0
+        assert consumer.stats().outstanding == 0
         assert given_up == []
 
 
@@ -231,17 +229,17 @@ async def test_a_restart_of_nsqd_loses_nothing(tmp_path: Path, topic: str) -> No
 
 @asynchronous
 async def test_a_crash_of_nsqd_is_survived(tmp_path: Path, topic: str) -> None:
-    news: list[News] = []
+    events: list[ClientEvent] = []
     nsqd = start_nsqd(tmp_path)
     async with Consumer(
-        topic, "ch", nsqd=nsqd.tcp_address, max_in_flight=5, on_event=news.append, **FAST
+        topic, "ch", nsqd=nsqd.tcp_address, max_in_flight=5, on_event=events.append, **FAST
     ) as consumer:
         with nsqd:
             await publish(nsqd, topic, *(b"%d" % i for i in range(5)))
             held = await take(consumer, 3)
             nsqd.kill()
-        await eventually(lambda: "connect_failed" in kinds(news))
-        assert consumer.stats().waiting == 0
+        await eventually(lambda: "connect_failed" in kinds(events))
+        assert consumer.stats().queued == 0
         for message in held:
             message.finish()
         with start_nsqd(tmp_path, options=same_ports(nsqd)) as again:
@@ -255,7 +253,7 @@ async def test_a_crash_of_nsqd_is_survived(tmp_path: Path, topic: str) -> None:
 
 @pytest.mark.proves(wishes=[10, 13])
 @asynchronous
-async def test_an_nsqd_that_throws_us_out_again_and_again_is_tried_ever_more_slowly() -> None:
+async def test_an_nsqd_that_closes_again_and_again_is_dialled_less_and_less_often() -> None:
     # Scripted: SUB is taken, and the connection closed; no real one does so all the time.
     def welcome_and_close(connection: Connection, _: nsq.Sub) -> None:
         connection.send_response()
@@ -289,10 +287,10 @@ async def test_many_consumers_of_one_nsqd_all_come_back(nsqd: Nsqd, topic: str) 
         for consumer in consumers:
             await consumer.__aenter__()
         made = 20
-        for deed in (proxy.cut, proxy.reset, proxy.cut):
+        for cut in (proxy.cut, proxy.reset, proxy.cut):
             await _all_connected(consumers, proxy, made)
             made = proxy.connections + 20
-            deed()
+            cut()
         await _all_connected(consumers, proxy, made)
         await publish(nsqd, topic, b"to all")
         for consumer in consumers:
@@ -320,12 +318,12 @@ async def test_a_slow_consumer_keeps_its_connection_and_takes_no_more_than_it_ma
         ) as consumer,
     ):
         held = await take(consumer, 4)
-        # nsqd gives up on who is silent for two of its heartbeats.
+        # nsqd closes a connection that is silent for two of its heartbeats.
         sent = proxy.to_server
         nops = 4 * len(nsq.Nop().encode())
         await eventually(lambda: proxy.to_server >= sent + nops)
         stats = consumer.stats()
-        assert (stats.in_hands, stats.waiting, stats.counts.received) == (4, 0, 4)
+        assert (stats.outstanding, stats.queued, stats.counts.received) == (4, 0, 4)
         assert (proxy.connections, connected(consumer)) == (1, 1)
         for message in held:
             message.finish()
@@ -334,7 +332,7 @@ async def test_a_slow_consumer_keeps_its_connection_and_takes_no_more_than_it_ma
 
 @asynchronous
 async def test_a_connection_that_hangs_is_replaced(nsqd: Nsqd, topic: str) -> None:
-    news: list[News] = []
+    events: list[ClientEvent] = []
     async with (
         Proxy(nsqd.tcp_address) as proxy,
         Consumer(
@@ -343,15 +341,15 @@ async def test_a_connection_that_hangs_is_replaced(nsqd: Nsqd, topic: str) -> No
             nsqd=proxy.address,
             heartbeat_interval=1,
             dial_timeout=0.5,
-            on_event=news.append,
+            on_event=events.append,
             **FAST,
         ) as consumer,
     ):
         await eventually(lambda: connected(consumer) == 1)
         proxy.hang()
-        await eventually(lambda: "disconnected" in kinds(news))
-        assert "silent for" in next(each.text for each in news if each.kind == "disconnected")
-        await eventually(lambda: "connect_failed" in kinds(news))
+        await eventually(lambda: "disconnected" in kinds(events))
+        assert "silent for" in next(each.text for each in events if each.kind == "disconnected")
+        await eventually(lambda: "connect_failed" in kinds(events))
         proxy.cut()
         proxy.resume()
         await publish(nsqd, topic, b"again")
@@ -362,7 +360,7 @@ async def test_a_connection_that_hangs_is_replaced(nsqd: Nsqd, topic: str) -> No
 
 
 @asynchronous
-async def test_messages_that_nobody_asked_for_end_the_connection_and_no_more() -> None:
+async def test_unrequested_messages_end_the_connection_and_nothing_else() -> None:
     # Scripted: nsqd sends nothing before the first RDY.
     early = nsq.Message(timestamp=0, attempts=1, id=b"e" * 16, body=b"early")
 
@@ -371,19 +369,19 @@ async def test_messages_that_nobody_asked_for_end_the_connection_and_no_more() -
         connection.session.send_response(b"OK")
         connection.send_messages([early])  # in one piece with the OK
 
-    news: list[News] = []
+    events: list[ClientEvent] = []
     async with ScriptedNsqd() as peer:
         peer.on(nsq.Sub, [push])
         async with (
             Consumer(
-                "orders", "ch", nsqd=peer.address, max_in_flight=3, on_event=news.append, **FAST
+                "orders", "ch", nsqd=peer.address, max_in_flight=3, on_event=events.append, **FAST
             ) as consumer,
             reading(consumer),
         ):
             await peer.received(nsq.Sub)
             await peer.received(nsq.Sub)
             await peer.received(lambda command: command == nsq.Rdy(3))
-            errors = {str(each.error) for each in news if each.error is not None}
+            errors = {str(each.error) for each in events if each.error is not None}
             assert errors == {"messages before the first RDY"}
             assert consumer.stats().counts.received == 0
 
@@ -406,7 +404,7 @@ async def test_more_than_rdy_allows_waits_and_is_not_handed_out() -> None:
         third = asyncio.create_task(anext(consumer))
         await asyncio.wait([third], timeout=0.05)
         assert not third.done()
-        assert consumer.stats().waiting == 8
+        assert consumer.stats().queued == 8
         held[0].finish()
         for message in (held[1], await third):
             message.finish()
@@ -420,7 +418,7 @@ async def test_an_nsqd_that_ignores_rdy_is_left_before_it_fills_the_memory(topic
     # Scripted: nsqd keeps to RDY.
     sent = 0
 
-    def flood(connection: Connection, _: nsq.Rdy) -> None:
+    def ignore_rdy(connection: Connection, _: nsq.Rdy) -> None:
         nonlocal sent
         for _batch in range(100):
             connection.send_messages(
@@ -429,20 +427,22 @@ async def test_an_nsqd_that_ignores_rdy_is_left_before_it_fills_the_memory(topic
             )
             sent += 100
 
-    news: list[News] = []
+    events: list[ClientEvent] = []
     async with ScriptedNsqd() as peer:
-        peer.on(nsq.Rdy, [flood])
-        consumer = Consumer(topic, "ch", nsqd=peer.address, max_in_flight=10, on_event=news.append)
+        peer.on(nsq.Rdy, [ignore_rdy])
+        consumer = Consumer(
+            topic, "ch", nsqd=peer.address, max_in_flight=10, on_event=events.append
+        )
         async with consumer:
             held = await take(consumer, 1)
-            await eventually(lambda: "disconnected" in kinds(news))
-            [error] = [str(each.error) for each in news if each.kind == "disconnected"]
+            await eventually(lambda: "disconnected" in kinds(events))
+            [error] = [str(each.error) for each in events if each.kind == "disconnected"]
             assert re.fullmatch(
                 rf"{peer.address} ignores RDY: \d+ messages in flight, at most 1 were asked for",
                 error,
             )
             assert consumer.stats().counts.received <= 3000  # 1000, and what was read with it
-            assert consumer.stats().waiting == 0
+            assert consumer.stats().queued == 0
             held[0].finish()
 
 
@@ -468,8 +468,8 @@ async def test_messages_that_expire_unread_leave_nothing_in_memory(topic: str) -
         for expired in range(500, 3000, 500):
             await eventually(lambda n=expired: consumer.stats().counts.expired >= n - 1)  # type: ignore[misc]
             send(peer.connections[0])
-        assert consumer._intake is not None
-        [subscription] = consumer._intake.subscriptions.values()
+        assert consumer._coordinator is not None
+        [subscription] = consumer._coordinator.subscriptions.values()
         assert len(subscription._held) <= 2 * 500 + 32
         held[0].finish()
 
@@ -514,8 +514,8 @@ async def test_one_nsqd_that_refuses_for_good_ends_the_consumer_and_stops_the_ot
 async def test_closing_leaves_nothing_behind_whatever_the_connection_does(moment: str) -> None:
     # That no task is left is seen to by @asynchronous.
     async with ScriptedNsqd() as peer:
-        news: list[News] = []
-        consumer = Consumer("orders", "ch", nsqd=peer.address, on_event=news.append)
+        events: list[ClientEvent] = []
+        consumer = Consumer("orders", "ch", nsqd=peer.address, on_event=events.append)
         if moment == "dialling":
             peer.on(nsq.Identify, HANG)
         elif moment == "waiting":
@@ -528,7 +528,7 @@ async def test_closing_leaves_nothing_behind_whatever_the_connection_does(moment
             if moment == "dialling":
                 await peer.received(nsq.Identify)
             elif moment == "waiting":
-                await eventually(lambda: kinds(news) == ["connect_failed"])
+                await eventually(lambda: kinds(events) == ["connect_failed"])
             else:
                 async with reading(consumer):
                     await peer.received(nsq.Rdy)
@@ -569,7 +569,7 @@ async def test_under_random_faults_every_message_is_seen_and_never_too_many_at_o
     async def handle(message: Message) -> None:
         nonlocal held, most
         held += 1
-        most = max(most, held, consumer.stats().in_hands)
+        most = max(most, held, consumer.stats().outstanding)
         await asyncio.sleep(random.random() * 0.02)
         held -= 1
         seen[message.body] += 1

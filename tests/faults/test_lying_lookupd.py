@@ -22,7 +22,7 @@ from tests.fixtures.loops import asynchronous, eventually
 from tests.fixtures.scripted import Answer, ScriptedLookupd
 from tests.fixtures.servers import PATIENCE, Nsqd, Nsqlookupd, start_nsqd
 
-LIES = 3000
+FALSE_ADDRESSES = 3000
 DESCRIPTORS = 256
 
 LIMITED = """
@@ -64,14 +64,14 @@ asyncio.run(main())
 @pytest.fixture
 def mute_port() -> Iterator[int]:
     """A port, on every loopback address, that accepts connections and never answers."""
-    # The kernel accepts them by itself: nothing here ever takes one, or a descriptor for it.
+    # The kernel accepts them by itself: nothing here takes one, or a descriptor for it.
     with socket.create_server(("0.0.0.0", 0), backlog=4096) as listener:
         port: int = listener.getsockname()[1]
         yield port
 
 
-def lies(port: int) -> Answer:
-    hosts = [f"127.0.{number // 250 + 1}.{number % 250 + 1}" for number in range(LIES)]
+def false_addresses(port: int) -> Answer:
+    hosts = [f"127.0.{number // 250 + 1}.{number % 250 + 1}" for number in range(FALSE_ADDRESSES)]
     nodes = [{"broadcast_address": host, "tcp_port": port, "http_port": 1} for host in hosts]
     return 200, json.dumps({"channels": [], "producers": nodes}).encode()
 
@@ -103,61 +103,61 @@ def registered(nsqd: Nsqd, lookupd: Nsqlookupd, topic: str) -> None:
 
 
 @asynchronous
-async def test_a_consumer_gets_its_messages_though_one_nsqlookupd_lies(
+async def test_a_consumer_gets_its_messages_though_one_nsqlookupd_names_false_addresses(
     tmp_path: Path, nsqlookupd: Nsqlookupd, mute_port: int
 ) -> None:
     topic = "lied_about_to_a_consumer"
     with start_nsqd(tmp_path, lookupd=[nsqlookupd]) as nsqd:
         registered(nsqd, nsqlookupd, topic)
         await publish(nsqd, topic, *(b"%d" % number for number in range(10)))
-        async with ScriptedLookupd({"/lookup": lies(mute_port)}) as liar:
-            lookupds = f"{liar.address},{nsqlookupd.http_address}"
+        async with ScriptedLookupd({"/lookup": false_addresses(mute_port)}) as false:
+            lookupds = f"{false.address},{nsqlookupd.http_address}"
             printed = await run_limited(CONSUME, lookupds, topic)
     assert sorted(printed) == [str(number) for number in range(10)]
 
 
 @pytest.mark.parametrize("known", [True, False], ids=["known topic", "new topic"])
 @asynchronous
-async def test_a_producer_publishes_though_one_nsqlookupd_lies(
+async def test_a_producer_publishes_though_one_nsqlookupd_names_false_addresses(
     tmp_path: Path, nsqlookupd: Nsqlookupd, mute_port: int, known: bool
 ) -> None:
     topic = f"lied_about_to_a_producer_{known}"
     with start_nsqd(tmp_path, lookupd=[nsqlookupd]) as nsqd:
-        answers = {"/nodes": lies(mute_port)}
+        answers = {"/nodes": false_addresses(mute_port)}
         if known:
             registered(nsqd, nsqlookupd, topic)
-            answers["/lookup"] = lies(mute_port)
-        async with ScriptedLookupd(answers) as liar:
-            lookupds = f"{liar.address},{nsqlookupd.http_address}"
+            answers["/lookup"] = false_addresses(mute_port)
+        async with ScriptedLookupd(answers) as false:
+            lookupds = f"{false.address},{nsqlookupd.http_address}"
             printed = await run_limited(PUBLISH, lookupds, topic)
     assert printed == [str(number) for number in range(10)]
 
 
 @asynchronous
 async def test_what_is_no_longer_named_no_longer_waits_for_its_turn(mute_port: int) -> None:
-    async with ScriptedLookupd({"/lookup": lies(mute_port)}) as liar:
+    async with ScriptedLookupd({"/lookup": false_addresses(mute_port)}) as false:
         async with Consumer(
-            "t", "ch", lookupd=liar.address, lookupd_poll_interval=0.1, dial_timeout=1
+            "t", "ch", lookupd=false.address, lookupd_poll_interval=0.1, dial_timeout=1
         ) as consumer:
-            await eventually(lambda: len(consumer.stats().connections) == LIES)
-            assert re.search(r"\d{4} nsqd wait for their turn to be dialled: ", consumer.explain())
+            await eventually(lambda: len(consumer.stats().connections) == FALSE_ADDRESSES)
+            assert re.search(r"\d{4} nsqd are queued for dialling: ", consumer.explain())
             assert len(consumer.explain().splitlines()) < 50
-            liar.answers = {"/lookup": (200, b'{"channels":[],"producers":[]}')}
+            false.answers = {"/lookup": (200, b'{"channels":[],"producers":[]}')}
             await eventually(lambda: not consumer.stats().connections)
-        liar.answers = {"/lookup": lies(mute_port)}
+        false.answers = {"/lookup": false_addresses(mute_port)}
         async with Producer(
-            lookupd=liar.address, lookupd_poll_interval=0.1, dial_timeout=1
+            lookupd=false.address, lookupd_poll_interval=0.1, dial_timeout=1
         ) as producer:
-            with pytest.raises(RequestTimeout, match=f"and {LIES - 5} other nsqd"):
+            with pytest.raises(RequestTimeout, match=f"and {FALSE_ADDRESSES - 5} other nsqd"):
                 await producer.publish("t", b"x", timeout=3)
-            liar.answers = {"/lookup": (200, b'{"channels":[],"producers":[]}')}
-            pool = producer._pool
-            assert pool is not None
-            await eventually(lambda: not pool._endpoints)
+            false.answers = {"/lookup": (200, b'{"channels":[],"producers":[]}')}
+            assert producer._accumulator is not None
+            pool = producer._accumulator._pool
+            await eventually(lambda: not pool._reconnectors)
 
 
 @asynchronous
-async def test_a_name_that_is_no_address_does_not_end_a_consumer(
+async def test_a_name_that_is_not_an_address_does_not_end_a_consumer(
     tmp_path: Path, nsqlookupd: Nsqlookupd
 ) -> None:
     topic = "named_nonsense"
@@ -165,8 +165,8 @@ async def test_a_name_that_is_no_address_does_not_end_a_consumer(
     nonsense = 200, json.dumps({"channels": [], "producers": nodes}).encode()
     with start_nsqd(tmp_path, lookupd=[nsqlookupd]) as nsqd:
         registered(nsqd, nsqlookupd, topic)
-        async with ScriptedLookupd({"/lookup": nonsense}) as liar:
-            lookupds = [liar.address, nsqlookupd.http_address]
+        async with ScriptedLookupd({"/lookup": nonsense}) as false:
+            lookupds = [false.address, nsqlookupd.http_address]
             async with Consumer(topic, "ch", lookupd=lookupds) as consumer:
                 await eventually(lambda: "a b:1: not connected: " in consumer.explain())
                 await publish(nsqd, topic, b"x")

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from nsqflow import Consumer, Message, News, Producer
+from nsqflow import ClientEvent, Consumer, Message, Producer
 from nsqflow.client.options import ClientOptions
-from tests.faults.flood import Figures, flood_nsqd
+from tests.faults.load import Figures, measure_nsqd
 from tests.fixtures.loops import asynchronous
 from tests.fixtures.proxy import Proxy
 from tests.fixtures.servers import Nsqd
@@ -29,7 +29,7 @@ def census() -> Counter[type]:
 
 
 def growth(before: Counter[type], after: Counter[type], allowed: int) -> dict[str, int]:
-    """Tell of which types there are more than ``allowed`` objects more."""
+    """Return the types that have more than ``allowed`` objects more."""
     more = {kind: after[kind] - before[kind] for kind in after}
     return {
         f"{kind.__module__}.{kind.__qualname__}": count
@@ -41,16 +41,16 @@ def growth(before: Counter[type], after: Counter[type], allowed: int) -> dict[st
 def test_census_finds_what_was_kept() -> None:
     before = census()
     kept = [Figures(0, 0, 0, 0, 0, 0) for _ in range(100)]
-    assert growth(before, census(), allowed=99) == {"tests.faults.flood.Figures": 100}
+    assert growth(before, census(), allowed=99) == {"tests.faults.load.Figures": 100}
     kept.clear()
     assert growth(before, census(), allowed=99) == {}
 
 
 @pytest.mark.proves(wishes=[31])
-@pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="memory is told by /proc only")
+@pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="memory is read from /proc")
 def test_messages_leave_no_memory_behind(nsqd: Nsqd) -> None:
     # The million is ./dev chaos; what grows with each message shows with fewer, too.
-    figures = flood_nsqd(300_000, nsqd.tcp_address)
+    figures = measure_nsqd(300_000, nsqd.tcp_address)
     assert not figures.grows, figures
     assert figures.tasks == 0
 
@@ -60,8 +60,8 @@ def test_messages_leave_no_memory_behind(nsqd: Nsqd) -> None:
 async def test_connections_lost_a_thousand_times_leave_nothing_behind(nsqd: Nsqd) -> None:
     connected = asyncio.Semaphore(0)
 
-    def hear(news: News) -> None:
-        if news.kind == "connected":
+    def hear(event: ClientEvent) -> None:
+        if event.kind == "connected":
             connected.release()
 
     async def lose(times: int) -> None:

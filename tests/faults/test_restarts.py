@@ -9,15 +9,15 @@ from pathlib import Path
 import pytest
 
 from tests.faults.campaign import Plan, run_campaign
-from tests.faults.fleet import Member
-from tests.faults.ledger import Account, Fate, Ledger, body_of
+from tests.faults.cluster import Member
+from tests.faults.ledger import Account, Ledger, Result, body_of
 from tests.fixtures.loops import asynchronous
 from tests.fixtures.servers import start_nsqlookupd
 
 
 @pytest.fixture(autouse=True)
 def no_logs(caplog: pytest.LogCaptureFixture) -> None:
-    """Let nothing be logged: handlers fail on purpose, and would bury the account."""
+    """Let nothing be logged: handlers fail on purpose, and would hide the account."""
     caplog.set_level(logging.CRITICAL + 1, "nsqflow")
 
 
@@ -43,33 +43,33 @@ async def test_only_what_nsqd_had_in_memory_is_lost_when_servers_are_killed(
     assert len(account.ledger.consumed) > 1000
 
 
-# The proof is only as good as its books.
+# The ledger itself.
 
 
 @pytest.fixture
 def account() -> Account:
     ledger = Ledger()
-    ledger.book(ledger.open(10), Fate.ACKNOWLEDGED)
+    ledger.record(ledger.open(10), Result.ACKNOWLEDGED)
     for number in range(10):
         ledger.consume(body_of(number))
-    return Account("books", ledger)
+    return Account("ledger", ledger)
 
 
-def test_books_that_balance_have_no_fault(account: Account) -> None:
+def test_a_ledger_that_balances_has_no_fault(account: Account) -> None:
     account.ledger.consume(body_of(3))
-    account.ledger.book(account.ledger.open(), Fate.UNCERTAIN)
-    account.ledger.book(account.ledger.open(), Fate.REFUSED)
+    account.ledger.record(account.ledger.open(), Result.UNCERTAIN)
+    account.ledger.record(account.ledger.open(), Result.REFUSED)
     assert account.faults() == []
     assert "FAULT" not in str(account)
 
 
 def test_a_message_acknowledged_and_never_consumed_is_lost(account: Account) -> None:
-    account.ledger.book(account.ledger.open(2), Fate.ACKNOWLEDGED)
+    account.ledger.record(account.ledger.open(2), Result.ACKNOWLEDGED)
     assert account.faults() == ["2 lost: acknowledged and never consumed [10, 11]"]
 
 
 def test_a_message_certainly_not_stored_must_not_be_consumed(account: Account) -> None:
-    account.ledger.book(account.ledger.open(), Fate.REFUSED)
+    account.ledger.record(account.ledger.open(), Result.REFUSED)
     account.ledger.consume(body_of(10))
     assert account.faults() == ["1 consumed though certainly not stored [10]"]
 
@@ -85,24 +85,26 @@ def test_a_publish_without_outcome_is_noticed(account: Account) -> None:
     assert account.faults() == ["1 published without any outcome"]
 
 
-def test_more_in_hands_than_allowed_and_a_slow_close_are_noticed(account: Account) -> None:
-    account.hands["loop"] = 25, 24
+def test_more_outstanding_than_allowed_and_a_slow_close_are_noticed(account: Account) -> None:
+    account.outstanding["loop"] = 25, 24
     account.closing["loop"] = 11.0, 10.0
     assert account.faults() == [
-        "loop had 25 in hands; 24 are allowed",
+        "loop had 25 outstanding; 24 are allowed",
         "loop took 11.0 s to close; 10 are allowed",
     ]
 
 
 @asynchronous
-async def test_what_died_with_an_nsqd_is_booked_apart_from_what_is_lost(account: Account) -> None:
+async def test_messages_that_died_with_an_nsqd_are_counted_apart_from_lost_ones(
+    account: Account,
+) -> None:
     member = Member("any", lambda options: start_nsqlookupd(options=options))
     try:
         await member.start()
-        account.ledger.book(account.ledger.open(), Fate.ACKNOWLEDGED, member)
+        account.ledger.record(account.ledger.open(), Result.ACKNOWLEDGED, member)
         await member.end(crash=True)
         await member.start()
-        account.ledger.book(account.ledger.open(), Fate.ACKNOWLEDGED, member)
+        account.ledger.record(account.ledger.open(), Result.ACKNOWLEDGED, member)
     finally:
         member.retire()
     assert account.ledger.missing() == ([11], [10])

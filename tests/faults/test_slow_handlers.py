@@ -14,14 +14,14 @@ from typing import Any
 
 import pytest
 
-from nsqflow import Consumer, Message, News, blocking
+from nsqflow import ClientEvent, Consumer, Message, blocking
 from tests.conformance.server_side import channel_stats, publish, rdy_counts, take, topic_of
 from tests.fixtures.loops import asynchronous, eventually
 from tests.fixtures.servers import PATIENCE, Nsqd, start_nsqd
 
 
 @pytest.fixture(scope="module")
-def impatient(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Nsqd]:
+def strict_nsqd(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Nsqd]:
     """An nsqd that takes a message back after 2 s."""
     with start_nsqd(tmp_path_factory.mktemp("nsqd"), options=["-msg-timeout=2s"]) as nsqd:
         yield nsqd
@@ -58,26 +58,26 @@ async def attempts_of(nsqd: Nsqd, topic: str, count: int) -> list[int]:
 
 
 @asynchronous
-async def test_messages_behind_a_handler_that_sleeps_stay_with_nsqd(
-    impatient: Nsqd, topic: str
+async def test_messages_after_a_handler_that_sleeps_stay_with_nsqd(
+    strict_nsqd: Nsqd, topic: str
 ) -> None:
-    await publish(impatient, topic, *(b"%d" % number for number in range(5)))
+    await publish(strict_nsqd, topic, *(b"%d" % number for number in range(5)))
     seen: list[bytes] = []
 
     async def sleep(message: Message) -> None:
         seen.append(message.body)
         await asyncio.sleep(60)
 
-    consumer = Consumer(topic, "ch", nsqd=impatient.tcp_address)
+    consumer = Consumer(topic, "ch", nsqd=strict_nsqd.tcp_address)
     running = asyncio.create_task(consumer.run(sleep, signals=False))
     await asyncio.wait([running], timeout=30)  # fifteen times the timeout
     assert (seen, consumer.stats().counts.gave_up) == ([b"0"], 0)
-    assert held_by(impatient, topic) == 5
-    assert rdy_counts([impatient], topic) == [0]
+    assert held_by(strict_nsqd, topic) == 5
+    assert rdy_counts([strict_nsqd], topic) == [0]
     assert "no handler was free for 1 s, half of msg_timeout" in consumer.explain()
     await consumer.close(0)
     await running
-    assert max(await attempts_of(impatient, topic, 5)) <= 1 + 2  # this one included
+    assert max(await attempts_of(strict_nsqd, topic, 5)) <= 1 + 2  # this one included
 
 
 @asynchronous
@@ -127,26 +127,26 @@ def run(consumer: Any, seen: list[bytes], stop: threading.Event) -> None:
 
 @pytest.mark.parametrize("way", [iterate, batches, run])
 def test_plain_code_that_is_busy_leaves_the_rest_with_nsqd(
-    impatient: Nsqd, topic: str, way: Any
+    strict_nsqd: Nsqd, topic: str, way: Any
 ) -> None:
-    asyncio.run(publish(impatient, topic, *(b"%d" % number for number in range(20))))
+    asyncio.run(publish(strict_nsqd, topic, *(b"%d" % number for number in range(20))))
     seen: list[bytes] = []
     stop = threading.Event()
-    consumer = blocking.Consumer(topic, "ch", nsqd=impatient.tcp_address)
+    consumer = blocking.Consumer(topic, "ch", nsqd=strict_nsqd.tcp_address)
     thread = threading.Thread(target=way, args=(consumer, seen, stop))
     thread.start()
     try:
         deadline = time.monotonic() + PATIENCE
-        while rdy_counts([impatient], topic) != [0] or not seen:
+        while rdy_counts([strict_nsqd], topic) != [0] or not seen:
             assert time.monotonic() < deadline
             time.sleep(0.01)
         # All that was read ahead is with nsqd again, and the stall is longer than its timeout.
-        while channel_stats(impatient, topic)["in_flight_count"]:
+        while channel_stats(strict_nsqd, topic)["in_flight_count"]:
             assert time.monotonic() < deadline
             time.sleep(0.01)
         assert len(seen) <= 2
-        assert held_by(impatient, topic) == 20
-        assert consumer.stats().waiting == 0
+        assert held_by(strict_nsqd, topic) == 20
+        assert consumer.stats().queued == 0
         assert consumer.stats().counts.gave_up == 0
     finally:
         stop.set()
@@ -155,12 +155,12 @@ def test_plain_code_that_is_busy_leaves_the_rest_with_nsqd(
 
 
 @asynchronous
-async def test_what_expires_in_the_client_is_counted_told_once_and_never_handed_out(
-    impatient: Nsqd, topic: str, caplog: pytest.LogCaptureFixture
+async def test_what_expires_in_the_client_is_counted_reported_once_and_never_handed_out(
+    strict_nsqd: Nsqd, topic: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    news: list[News] = []
-    consumer = Consumer(topic, "ch", nsqd=impatient.tcp_address, on_event=news.append)
-    await publish(impatient, topic, *[b"quick"] * 100)
+    events: list[ClientEvent] = []
+    consumer = Consumer(topic, "ch", nsqd=strict_nsqd.tcp_address, on_event=events.append)
+    await publish(strict_nsqd, topic, *[b"quick"] * 100)
     seen: list[tuple[bytes, int]] = []
     go_on = asyncio.Event()
 
@@ -171,54 +171,54 @@ async def test_what_expires_in_the_client_is_counted_told_once_and_never_handed_
 
     running = asyncio.create_task(consumer.run(handle, signals=False))
     await eventually(lambda: len(seen) == 100)
-    await publish(impatient, topic, b"slow", *[b"behind"] * 10)
+    await publish(strict_nsqd, topic, b"slow", *[b"later"] * 10)
     await eventually(lambda: consumer.stats().counts.expired == 10)
-    assert (len(seen), consumer.stats().waiting) == (101, 0)
+    assert (len(seen), consumer.stats().queued) == (101, 0)
     assert "10 timed out before a handler was free" in consumer.explain()
-    assert [each.kind for each in news].count("expired") == 1
+    assert [each.kind for each in events].count("expired") == 1
     assert caplog.text.count("messages time out before a handler is free") == 1
-    await eventually(lambda: channel_stats(impatient, topic)["in_flight_count"] == 0)
+    await eventually(lambda: channel_stats(strict_nsqd, topic)["in_flight_count"] == 0)
     go_on.set()
-    await eventually(lambda: [body for body, _ in seen].count(b"behind") == 10)
-    assert {attempts for body, attempts in seen if body == b"behind"} == {2}
+    await eventually(lambda: [body for body, _ in seen].count(b"later") == 10)
+    assert {attempts for body, attempts in seen if body == b"later"} == {2}
     await consumer.close(0)
     await running
 
 
 @asynchronous
 async def test_an_answer_to_a_late_message_is_its_copys_answer_too(
-    impatient: Nsqd, topic: str
+    strict_nsqd: Nsqd, topic: str
 ) -> None:
-    await publish(impatient, topic, b"x")
-    async with Consumer(topic, "ch", nsqd=impatient.tcp_address) as consumer:
+    await publish(strict_nsqd, topic, b"x")
+    async with Consumer(topic, "ch", nsqd=strict_nsqd.tcp_address) as consumer:
         [message] = await take(consumer, 1)
         # A reader that waits for more lets the copy come; it must not get it.
         more = asyncio.ensure_future(consumer.batches(2, 3600).__anext__())
-        await eventually(lambda: consumer.stats().waiting == 1)
+        await eventually(lambda: consumer.stats().queued == 1)
         message.finish()
-        await eventually(lambda: consumer.stats().waiting == 0)
+        await eventually(lambda: consumer.stats().queued == 0)
         more.cancel()
         await asyncio.wait([more])
-        await eventually(lambda: held_by(impatient, topic) == 0)
+        await eventually(lambda: held_by(strict_nsqd, topic) == 0)
         assert consumer.stats().counts.refused == 0
 
 
-# --- nobody asks, or not for long
+# --- no demand, or only for a short time
 
 
 @asynchronous
-async def test_opening_and_closing_costs_no_attempt(impatient: Nsqd, topic: str) -> None:
-    await publish(impatient, topic, *(b"%d" % number for number in range(50)))
+async def test_opening_and_closing_costs_no_attempt(strict_nsqd: Nsqd, topic: str) -> None:
+    await publish(strict_nsqd, topic, *(b"%d" % number for number in range(50)))
     for _ in range(10):
-        async with Consumer(topic, "ch", nsqd=impatient.tcp_address) as consumer:
+        async with Consumer(topic, "ch", nsqd=strict_nsqd.tcp_address) as consumer:
             await eventually(lambda c=consumer: any(e.connected for e in c.stats().connections))  # type: ignore[misc]
-            assert "nothing asks for messages" in consumer.explain()
+            assert "RDY 0: no reader" in consumer.explain()
         assert consumer.stats().counts.received == 0
-    assert await attempts_of(impatient, topic, 50) == [1] * 50
+    assert await attempts_of(strict_nsqd, topic, 50) == [1] * 50
 
 
 @asynchronous
-async def test_openings_that_handle_one_message_each_give_none_up(tmp_path: Path) -> None:
+async def test_connections_that_handle_one_message_each_give_none_up(tmp_path: Path) -> None:
     with start_nsqd(tmp_path) as nsqd:
         await publish(nsqd, "t", *(b"%d" % number for number in range(50)))
         handled = []
@@ -249,7 +249,7 @@ async def test_a_cancelled_batch_costs_no_attempt_and_stays_in_the_queue(
                     await asyncio.wait_for(anext(one), 0.02)
             counts = consumer.stats().counts
             assert (counts.gave_up, counts.requeued, counts.received) == (0, 0, count)
-            assert consumer.stats().waiting == count
+            assert consumer.stats().queued == count
             # The first of them has waited long enough for this.
             batch = await asyncio.wait_for(anext(consumer.batches(100, 1)), PATIENCE)
             assert [message.attempts for message in batch] == [1] * count
@@ -272,9 +272,9 @@ async def test_max_wait_goes_on_counting_when_the_caller_is_cancelled(tmp_path: 
 
 
 @asynchronous
-async def test_a_batch_goes_out_by_half_of_the_timeout(impatient: Nsqd, topic: str) -> None:
-    await publish(impatient, topic, b"x")
-    async with Consumer(topic, "ch", nsqd=impatient.tcp_address) as consumer:
+async def test_a_batch_goes_out_by_half_of_the_timeout(strict_nsqd: Nsqd, topic: str) -> None:
+    await publish(strict_nsqd, topic, b"x")
+    async with Consumer(topic, "ch", nsqd=strict_nsqd.tcp_address) as consumer:
         [message] = await asyncio.wait_for(anext(consumer.batches(100, 3600)), PATIENCE)
         assert message.attempts == 1
         assert time.monotonic() < message.deadline
@@ -282,13 +282,13 @@ async def test_a_batch_goes_out_by_half_of_the_timeout(impatient: Nsqd, topic: s
 
 
 @asynchronous
-async def test_after_a_pause_in_demand_nothing_is_asked_for(impatient: Nsqd, topic: str) -> None:
-    await publish(impatient, topic, *[b"x"] * 30)
-    async with Consumer(topic, "ch", nsqd=impatient.tcp_address) as consumer:
+async def test_after_a_pause_in_demand_nothing_is_asked_for(strict_nsqd: Nsqd, topic: str) -> None:
+    await publish(strict_nsqd, topic, *[b"x"] * 30)
+    async with Consumer(topic, "ch", nsqd=strict_nsqd.tcp_address) as consumer:
         for message in await take(consumer, 20):
             message.finish()
-        await eventually(lambda: rdy_counts([impatient], topic) == [0])
-        await eventually(lambda: channel_stats(impatient, topic)["in_flight_count"] == 0)
+        await eventually(lambda: rdy_counts([strict_nsqd], topic) == [0])
+        await eventually(lambda: channel_stats(strict_nsqd, topic)["in_flight_count"] == 0)
         for message in await take(consumer, 10):
             message.finish()
 

@@ -1,4 +1,4 @@
-"""The brokers that outside programs are run against, and what those say of a topic."""
+"""The brokers for programs of other projects, and their stats."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ NOTHING_LEFT = {"depth": 0, "in_flight_count": 0, "deferred_count": 0, "timeout_
 
 @dataclass(frozen=True)
 class Broker:
-    """Two nsqd of a kind, and the nsqlookupd of that kind which knows them."""
+    """Two nsqd of one kind, and their nsqlookupd."""
 
     nsqd: Nsqd
     other: Nsqd
     lookupd: Nsqlookupd
 
     def create_everywhere(self, topic: str, *channels: str) -> None:
-        """Create a topic on both nsqd, and wait until nsqlookupd knows."""
+        """Create a topic on both nsqd and wait until nsqlookupd lists them."""
         create(self.nsqd, topic, *channels)
         create(self.other, topic, *channels)
         ports = {int(nsqd.tcp_address.rpartition(":")[2]) for nsqd in (self.nsqd, self.other)}
@@ -34,7 +34,7 @@ class Broker:
 
 
 def ask(server: Server, path: str) -> dict[str, Any]:
-    """The object that a server answers with."""
+    """Return the JSON object that a server answers with."""
     status, body = server.ask(path)
     assert status == 200, f"{path}: {body!r}"
     answer: dict[str, Any] = json.loads(body)
@@ -50,13 +50,13 @@ def create(nsqd: Nsqd, topic: str, *channels: str) -> None:
 
 
 def publish(nsqd: Nsqd, topic: str, bodies: Sequence[bytes]) -> None:
-    """Publish with a client of ours."""
+    """Publish with our client."""
     with Producer(nsqd.tcp_address) as producer:
         producer.publish_many(topic, bodies)
 
 
 def consume(nsqd: Nsqd, topic: str, channel: str, count: int) -> list[bytes]:
-    """Consume so many messages with a client of ours."""
+    """Consume ``count`` messages with our client."""
 
     async def take() -> list[bytes]:
         bodies: list[bytes] = []
@@ -78,24 +78,24 @@ def topics(nsqd: Nsqd) -> list[str]:
 
 
 def topic_stats(nsqd: Nsqd, topic: str) -> dict[str, Any]:
-    """What nsqd says of a topic; empty if it has none."""
+    """Return the stats of a topic; empty if there is none."""
     return next(iter(ask(nsqd, f"/stats?format=json&topic={topic}")["topics"]), {})
 
 
 def channel_stats(nsqd: Nsqd, topic: str, channel: str) -> dict[str, Any]:
-    """What nsqd says of a channel; empty if it has none."""
+    """Return the stats of a channel; empty if there is none."""
     channels = topic_stats(nsqd, topic).get("channels", [])
     return next((each for each in channels if each["channel_name"] == channel), {})
 
 
 def producers(lookupd: Nsqlookupd, topic: str) -> set[int]:
-    """The TCP ports of those nsqd that nsqlookupd names for a topic; none if it has no such."""
+    """Return the TCP ports of the nsqd that nsqlookupd lists for a topic."""
     status, body = lookupd.ask(f"/lookup?topic={topic}")
     return {each["tcp_port"] for each in json.loads(body)["producers"]} if status == 200 else set()
 
 
 def await_channel(nsqd: Nsqd, topic: str, channel: str, **figures: int) -> None:
-    """Wait until nsqd says this of a channel."""
+    """Wait until the stats of a channel have these values."""
 
     def named() -> dict[str, Any]:
         stats = channel_stats(nsqd, topic, channel)
@@ -105,7 +105,7 @@ def await_channel(nsqd: Nsqd, topic: str, channel: str, **figures: int) -> None:
 
 
 def await_equal(state: Callable[[], object], wanted: object) -> None:
-    """Wait until the state of another process, which gives no event, is this."""
+    """Wait until the state of another process, which has no event for it, is ``wanted``."""
     deadline = monotonic() + PATIENCE
     while (now := state()) != wanted:
         assert monotonic() < deadline, f"{now} and not {wanted}"

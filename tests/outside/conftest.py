@@ -1,4 +1,4 @@
-"""Outside programs can't tell which broker they talk to: each test is run against both kinds."""
+"""Programs of other projects: each test runs with both kinds of broker."""
 
 from collections.abc import Iterator
 from itertools import count
@@ -33,5 +33,5 @@ def broker(
 
 @pytest.fixture
 def topic() -> str:
-    """A topic that no other test has."""
+    """A topic that no other test uses."""
     return f"outside-{next(NUMBERS)}"

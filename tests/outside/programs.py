@@ -1,4 +1,4 @@
-"""Programs of others, run as they are; what they print can be awaited."""
+"""Running programs of other projects and waiting for their output."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ T = TypeVar("T")
 
 
 def command_of(name: str, **flags: str | int) -> list[str]:
-    """How a program of NSQ is called: ``max_in_flight=1`` becomes ``-max-in-flight=1``."""
+    """Return the command of an NSQ program: ``max_in_flight=1`` becomes ``-max-in-flight=1``."""
     return [
         str(find_server(name)),
         *(f"-{flag.replace('_', '-')}={value}" for flag, value in flags.items()),
@@ -22,19 +22,19 @@ def command_of(name: str, **flags: str | int) -> list[str]:
 
 
 def run(command: Sequence[str], stdin: bytes = b"") -> bytes:
-    """What a program prints that ends by itself, without an error."""
+    """Run a program that ends by itself; return its output."""
     done = subprocess.run(command, input=stdin, capture_output=True, cwd=ROOT, timeout=PATIENCE)
     assert done.returncode == 0, done.stderr.decode(errors="replace")
     return done.stdout
 
 
 class Program:
-    """A program that runs until it is stopped, at the latest by the end of its ``with`` block."""
+    """A program that runs until ``stop`` or the end of its ``with`` block."""
 
     def __init__(self, command: Sequence[str]) -> None:
         self.lines: list[bytes] = []
         self.log: list[bytes] = []
-        self._news = threading.Condition()  # a line of its output or log, or the end of one
+        self._changed = threading.Condition()  # a line of output or log, or the end of one
         self._open = 2
         self._process = subprocess.Popen(
             command,
@@ -53,7 +53,7 @@ class Program:
             reader.start()
 
     def await_lines(self, count: int) -> list[bytes]:
-        """Wait until it has printed so many lines; all of them, as some more may have come."""
+        """Wait for ``count`` lines of output; return all lines so far."""
 
         def enough() -> list[bytes] | None:
             return list(self.lines) if len(self.lines) >= count else None
@@ -61,7 +61,7 @@ class Program:
         return self._await(enough, f"fewer than {count} lines")
 
     def await_log(self, pattern: bytes) -> re.Match[bytes]:
-        """Wait until a line of its log matches; lines of the past count too."""
+        """Wait until a line of its log matches; earlier lines count too."""
 
         def found() -> re.Match[bytes] | None:
             return next(filter(None, (re.search(pattern, line) for line in self.log)), None)
@@ -69,7 +69,7 @@ class Program:
         return self._await(found, f"no {pattern!r}")
 
     def stop(self) -> None:
-        """Ask it to end, and wait until it has and all it printed is here."""
+        """Terminate it and wait until all its output is read."""
         self._process.terminate()
         try:
             self._process.wait(PATIENCE)
@@ -79,10 +79,10 @@ class Program:
             for reader in self._readers:
                 reader.join()
 
-    def _await(self, look: Callable[[], T | None], otherwise: str) -> T:
-        with self._news:
-            self._news.wait_for(lambda: look() is not None or not self._open, PATIENCE)
-            if (found := look()) is not None:
+    def _await(self, poll: Callable[[], T | None], otherwise: str) -> T:
+        with self._changed:
+            self._changed.wait_for(lambda: poll() is not None or not self._open, PATIENCE)
+            if (found := poll()) is not None:
                 return found
             log = b"\n".join(self.log).decode(errors="replace")
             raise AssertionError(f"{otherwise}; its log:\n{log}")
@@ -90,12 +90,12 @@ class Program:
     def _read(self, pipe: IO[bytes], into: list[bytes]) -> None:
         with pipe:
             for line in pipe:
-                with self._news:
+                with self._changed:
                     into.append(line.removesuffix(b"\n"))
-                    self._news.notify_all()
-        with self._news:
+                    self._changed.notify_all()
+        with self._changed:
             self._open -= 1
-            self._news.notify_all()
+            self._changed.notify_all()
 
     def __enter__(self) -> Self:
         return self

@@ -1,4 +1,4 @@
-"""Clients of others publish and consume with either broker."""
+"""Clients of other projects with both kinds of broker."""
 
 import sys
 from collections.abc import Sequence
@@ -31,7 +31,7 @@ def command_of(client: str, action: str, *flags: str) -> list[str]:
 
 
 def publish_with(client: str, broker: Broker, topic: str, options: Sequence[str] = ()) -> None:
-    """Publish each body, and see that nsqd has it."""
+    """Publish each body and check that nsqd has it."""
     flags = [f"--nsqd={broker.nsqd.tcp_address}", f"--topic={topic}", *options]
     run(command_of(client, "publish", *flags), b"".join(body + b"\n" for body in BODIES))
     stats = topic_stats(broker.nsqd, topic)
@@ -55,14 +55,16 @@ def test_a_client_consumes_what_it_publishes_singly_and_in_a_batch(
 
 
 @pytest.mark.parametrize("client", CLIENTS)
-def test_what_a_client_defers_is_held_back(client: str, broker: Broker, topic: str) -> None:
+def test_deferred_messages_of_a_client_are_held_back(
+    client: str, broker: Broker, topic: str
+) -> None:
     create(broker.nsqd, topic, "ch")
     publish_with(client, broker, topic, ["--defer=600000ms"])
     await_channel(broker.nsqd, topic, "ch", deferred_count=len(BODIES), depth=0)
 
 
-def test_what_clients_defer_comes_when_it_is_due(broker: Broker, topic: str) -> None:
-    # All of them at once: a new channel may wait five seconds until nsqd first looks what is due.
+def test_deferred_messages_of_clients_are_delivered_when_due(broker: Broker, topic: str) -> None:
+    # All clients first: nsqd may check a new channel's deferred messages only after five seconds.
     for client in CLIENTS:
         create(broker.nsqd, f"{topic}-{client}", "ch")
         publish_with(client, broker, f"{topic}-{client}", ["--defer=200ms"])
@@ -74,7 +76,7 @@ def test_what_clients_defer_comes_when_it_is_due(broker: Broker, topic: str) -> 
 
 
 @pytest.mark.parametrize("client", CLIENTS)
-def test_what_a_client_requeues_comes_again_with_one_attempt_more(
+def test_requeued_messages_of_a_client_are_delivered_again(
     client: str, broker: Broker, topic: str
 ) -> None:
     create(broker.nsqd, topic, "ch")
@@ -107,7 +109,7 @@ def test_a_client_finds_each_nsqd_through_nsqlookupd(
         ("go-nsq", ["tls"]),
         ("go-nsq", ["tls", "snappy"]),
         ("go-nsq", ["tls", "deflate"]),
-        ("pynsq", ["tls"]),  # what it compresses breaks now and then, with the real nsqd too
+        ("pynsq", ["tls"]),  # its compression is unreliable, with the real nsqd too
     ],
     ids=lambda value: value if isinstance(value, str) else "-".join(value),
 )

@@ -1,4 +1,4 @@
-"""A real daemon and one of ours work together: neither can tell what the other is."""
+"""A real daemon and one of ours work together."""
 
 from pathlib import Path
 
@@ -21,7 +21,7 @@ BODIES = [b"%04d" % number for number in range(100)]
 
 
 @pytest.mark.parametrize(("kind_of_nsqd", "kind_of_lookupd"), [("real", "ours"), ("ours", "real")])
-def test_nsqd_and_nsqlookupd_of_two_kinds_know_each_other(
+def test_nsqd_registers_with_nsqlookupd_of_the_other_kind(
     kind_of_nsqd: Kind, kind_of_lookupd: Kind, tmp_path: Path, topic: str
 ) -> None:
     with start_nsqlookupd(kind=kind_of_lookupd) as lookupd:
@@ -40,7 +40,7 @@ def test_nsqd_and_nsqlookupd_of_two_kinds_know_each_other(
 
 
 @pytest.mark.parametrize(("kind_of_nsqd", "kind_of_lookupd"), [("real", "ours"), ("ours", "real")])
-def test_a_new_topic_gets_the_channels_that_the_other_kind_of_nsqlookupd_knows(
+def test_a_new_topic_gets_the_channels_known_to_nsqlookupd_of_the_other_kind(
     kind_of_nsqd: Kind, kind_of_lookupd: Kind, tmp_path: Path, topic: str
 ) -> None:
     with (

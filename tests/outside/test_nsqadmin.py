@@ -1,4 +1,4 @@
-"""nsqadmin looks at either broker, and rules it."""
+"""nsqadmin with both kinds of broker."""
 
 import http.client
 import json
@@ -26,10 +26,10 @@ BODIES = [b"%d" % number for number in range(10)]
 
 
 class Nsqadmin(Program):
-    """nsqadmin, asked as its pages ask it."""
+    """nsqadmin, and requests to its API."""
 
     def ask(self, path: str, method: str = "GET", **fields: str) -> dict[str, Any]:
-        """Its answer, in which it has nothing to complain of."""
+        """Return the answer of nsqadmin, which must have no warning."""
         address = self.await_log(rb"HTTP: listening on (\S+)")[1].decode()
         connection = http.client.HTTPConnection(address, timeout=PATIENCE)
         try:
@@ -46,13 +46,13 @@ class Nsqadmin(Program):
 
 @pytest.fixture(scope="module", params=["lookupd", "nsqd"])
 def nsqadmin(request: pytest.FixtureRequest, broker: Broker) -> Iterator[Nsqadmin]:
-    """It knows its nsqd from nsqlookupd, or was told each."""
-    told = {
+    """nsqadmin with nsqlookupd, or with the addresses of all nsqd."""
+    flags = {
         "lookupd": [f"-lookupd-http-address={broker.lookupd.http_address}"],
         "nsqd": [f"-nsqd-http-address={nsqd.http_address}" for nsqd in (broker.nsqd, broker.other)],
     }
     command = command_of("nsqadmin", http_address="127.0.0.1:0")
-    with Nsqadmin([*command, *told[request.param]]) as program:
+    with Nsqadmin([*command, *flags[request.param]]) as program:
         yield program
 
 
@@ -74,7 +74,9 @@ def known_topics(broker: Broker) -> list[str]:
     return names
 
 
-def test_it_lists_the_nodes(nsqadmin: Nsqadmin, broker: Broker, kind: Kind, topic: str) -> None:
+def test_nsqadmin_lists_the_nodes(
+    nsqadmin: Nsqadmin, broker: Broker, kind: Kind, topic: str
+) -> None:
     broker.create_everywhere(topic)
     nodes = nsqadmin.ask("nodes")["nodes"]
     ports = {(node["tcp_port"], node["http_port"]): node for node in nodes}
@@ -88,7 +90,9 @@ def test_it_lists_the_nodes(nsqadmin: Nsqadmin, broker: Broker, kind: Kind, topi
     assert len(nodes) == 2
 
 
-def test_it_sums_up_a_topic_over_the_nodes(nsqadmin: Nsqadmin, broker: Broker, topic: str) -> None:
+def test_nsqadmin_sums_up_a_topic_over_the_nodes(
+    nsqadmin: Nsqadmin, broker: Broker, topic: str
+) -> None:
     broker.create_everywhere(topic, "ch")
     publish(broker.nsqd, topic, BODIES)
     publish(broker.other, topic, BODIES[:4])
@@ -108,7 +112,9 @@ def test_it_sums_up_a_topic_over_the_nodes(nsqadmin: Nsqadmin, broker: Broker, t
     assert sorted(counted) == [4, 10]
 
 
-def test_it_shows_who_consumes_a_channel(nsqadmin: Nsqadmin, broker: Broker, topic: str) -> None:
+def test_nsqadmin_lists_the_clients_of_a_channel(
+    nsqadmin: Nsqadmin, broker: Broker, topic: str
+) -> None:
     broker.create_everywhere(topic, "ch")
     publish(broker.nsqd, topic, BODIES)
     tail = command_of("nsq_tail", nsqd_tcp_address=broker.nsqd.tcp_address, topic=topic)
@@ -126,7 +132,9 @@ def test_it_shows_who_consumes_a_channel(nsqadmin: Nsqadmin, broker: Broker, top
     assert topic in [each["topic_name"] for each in node["topics"]]
 
 
-def test_it_pauses_and_unpauses_a_topic(nsqadmin: Nsqadmin, broker: Broker, topic: str) -> None:
+def test_nsqadmin_pauses_and_unpauses_a_topic(
+    nsqadmin: Nsqadmin, broker: Broker, topic: str
+) -> None:
     broker.create_everywhere(topic, "ch")
     nsqadmin.ask(f"topics/{topic}", "POST", action="pause")
     publish(broker.other, topic, BODIES)
@@ -139,7 +147,9 @@ def test_it_pauses_and_unpauses_a_topic(nsqadmin: Nsqadmin, broker: Broker, topi
     assert not topic_stats(broker.nsqd, topic)["paused"]
 
 
-def test_it_pauses_and_unpauses_a_channel(nsqadmin: Nsqadmin, broker: Broker, topic: str) -> None:
+def test_nsqadmin_pauses_and_unpauses_a_channel(
+    nsqadmin: Nsqadmin, broker: Broker, topic: str
+) -> None:
     broker.create_everywhere(topic, "ch")
     nsqadmin.ask(f"topics/{topic}/ch", "POST", action="pause")
     assert channel_stats(broker.nsqd, topic, "ch")["paused"]
@@ -155,7 +165,9 @@ def test_it_pauses_and_unpauses_a_channel(nsqadmin: Nsqadmin, broker: Broker, to
     assert not channel_stats(broker.nsqd, topic, "ch")["paused"]
 
 
-def test_it_empties_a_topic_and_a_channel(nsqadmin: Nsqadmin, broker: Broker, topic: str) -> None:
+def test_nsqadmin_empties_a_topic_and_a_channel(
+    nsqadmin: Nsqadmin, broker: Broker, topic: str
+) -> None:
     broker.create_everywhere(topic)
     publish(broker.nsqd, topic, BODIES)
     assert topic_stats(broker.nsqd, topic)["depth"] == len(BODIES)
@@ -168,7 +180,9 @@ def test_it_empties_a_topic_and_a_channel(nsqadmin: Nsqadmin, broker: Broker, to
     assert channel_stats(broker.nsqd, topic, "ch")["depth"] == 0
 
 
-def test_it_deletes_a_channel_and_a_topic(nsqadmin: Nsqadmin, broker: Broker, topic: str) -> None:
+def test_nsqadmin_deletes_a_channel_and_a_topic(
+    nsqadmin: Nsqadmin, broker: Broker, topic: str
+) -> None:
     broker.create_everywhere(topic, "ch", "kept")
     nsqadmin.ask(f"topics/{topic}/ch", "DELETE")
     for nsqd in (broker.nsqd, broker.other):
@@ -180,7 +194,7 @@ def test_it_deletes_a_channel_and_a_topic(nsqadmin: Nsqadmin, broker: Broker, to
     await_equal(lambda: producers(broker.lookupd, topic), set())
 
 
-def test_what_it_deletes_is_forgotten_by_nsqlookupd(
+def test_nsqadmin_deletes_from_nsqlookupd_too(
     nsqadmin_of_lookupd: Nsqadmin, broker: Broker, topic: str
 ) -> None:
     broker.create_everywhere(topic, "ch", "kept")
@@ -191,7 +205,7 @@ def test_what_it_deletes_is_forgotten_by_nsqlookupd(
     assert topic not in known_topics(broker)
 
 
-def test_it_creates_a_topic_and_then_a_channel_where_the_topic_is(
+def test_nsqadmin_creates_a_topic_and_a_channel_on_its_nodes(
     nsqadmin_of_lookupd: Nsqadmin, broker: Broker, topic: str
 ) -> None:
     nsqadmin_of_lookupd.ask("topics", "POST", topic=topic)
@@ -203,7 +217,7 @@ def test_it_creates_a_topic_and_then_a_channel_where_the_topic_is(
     assert channel_stats(broker.other, topic, "ch")
 
 
-def test_it_takes_a_topic_from_one_node(
+def test_nsqadmin_removes_a_topic_from_one_node(
     nsqadmin_of_lookupd: Nsqadmin, broker: Broker, topic: str
 ) -> None:
     broker.create_everywhere(topic)

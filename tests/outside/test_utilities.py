@@ -1,4 +1,4 @@
-"""The utilities of NSQ do their jobs with either broker."""
+"""The utilities of NSQ with both kinds of broker."""
 
 from pathlib import Path
 
@@ -17,7 +17,7 @@ from tests.outside.brokers import (
 )
 from tests.outside.programs import Program, command_of, run
 
-# More than go-nsq takes at once, with bytes that are no text; in ascending order.
+# More than go-nsq has in flight, with bytes that are no text; in ascending order.
 BODIES = [b"%04d \x00\xff" % number for number in range(500)]
 
 
@@ -45,7 +45,7 @@ def test_nsq_tail_prints_what_is_published_to_each_nsqd(broker: Broker, topic: s
     assert sorted(program.lines) == BODIES
 
 
-def test_nsq_tail_leaves_no_channel_behind_unless_it_is_named(broker: Broker, topic: str) -> None:
+def test_nsq_tail_without_a_channel_leaves_none(broker: Broker, topic: str) -> None:
     def channels() -> list[str]:
         return [channel["channel_name"] for channel in topic_stats(broker.nsqd, topic)["channels"]]
 
@@ -104,7 +104,7 @@ def test_nsq_to_nsq_moves_a_topic_to_another_nsqd(broker: Broker, topic: str) ->
     assert sorted(consume(broker.other, f"{topic}-moved", "ch", len(BODIES))) == BODIES
 
 
-def test_nsq_stat_sums_up_what_each_nsqd_holds(broker: Broker, topic: str) -> None:
+def test_nsq_stat_sums_up_all_nsqd(broker: Broker, topic: str) -> None:
     broker.create_everywhere(topic, "ch")
     publish(broker.nsqd, topic, BODIES[:300])
     publish(broker.other, topic, BODIES[300:])

@@ -21,10 +21,10 @@ from uuid import uuid4
 
 from nsqflow.admin import ChannelStats
 from nsqflow.admin.stats import parse_stats
-from nsqflow.spark.access import Access
-from nsqflow.spark.link import Link
-from nsqflow.spark.pull import Pull
-from nsqflow.spark.seen import split_ids
+from nsqflow.spark.connection import connect
+from nsqflow.spark.options import Access
+from nsqflow.spark.source.pull import PullSubscription
+from nsqflow.spark.spool.dedup import split_ids
 from tests.fixtures.servers import PATIENCE, Nsqd
 from tests.fixtures.spark import SPARK_PATIENCE, published
 
@@ -37,7 +37,7 @@ CHANNEL = "spark"
 
 
 def new_topic() -> str:
-    """A topic that nobody else has."""
+    """A unique topic."""
     return f"t{uuid4().hex[:16]}"
 
 
@@ -104,11 +104,11 @@ class Query:
         return numbers(self.rows)
 
     def await_rows(self, count: int) -> None:
-        """Wait until so many rows have come."""
+        """Wait until ``count`` rows have arrived."""
         self.until(lambda: len(self.rows) >= count)
 
     def await_batches(self, count: int) -> None:
-        """Wait until there have been so many batches."""
+        """Wait until there were ``count`` batches."""
         self.until(lambda: len(self.batches) >= count)
 
     def until(self, done: Callable[[], object]) -> None:
@@ -192,29 +192,29 @@ def running(
 
 
 class Rival:
-    """Another consumer of the channel, which takes what it is told to."""
+    """Another consumer of the channel, which takes messages on request."""
 
     def __init__(self, nsqd: Nsqd, topic: str, msg_timeout: float | None = None) -> None:
-        self._link = Link.open(
+        self._link = connect(
             nsqd.tcp_address, Access(), topic=topic, channel=CHANNEL, msg_timeout=msg_timeout
         )
-        self._pull = Pull(self._link, threading.Event())
+        self._pull = PullSubscription(self._link, threading.Event())
 
     def take(self, count: int) -> bytes:
-        """Take so many messages; returns their ids."""
-        self._pull.ask(count)
-        chunk = self._pull.chunk(count, PATIENCE, PATIENCE)
+        """Take ``count`` messages; return their ids."""
+        self._pull.set_rdy(count)
+        chunk = self._pull.next_chunk(count, PATIENCE, PATIENCE)
         assert chunk.count == count
         return chunk.ids()
 
     def finish(self, ids: bytes) -> None:
         """Finish them, and take no more."""
-        self._pull.ask(0)
+        self._pull.set_rdy(0)
         self._pull.finish(ids)
 
     def requeue(self, ids: bytes) -> None:
         """Give them back, and take no more."""
-        self._pull.ask(0)
+        self._pull.set_rdy(0)
         self._pull.requeue(split_ids(ids))
 
     def close(self) -> None:
@@ -237,7 +237,7 @@ def await_depth(nsqd: Nsqd, topic: str, depth: int) -> None:
 
 
 def await_answers(nsqd: Nsqd, topic: str) -> None:
-    """Wait until nothing is in flight; what nobody answers is so when its time is over."""
+    """Wait until nothing is in flight; unanswered messages time out."""
     _await_channel(nsqd, topic, lambda stats: not stats.in_flight_count)
 
 

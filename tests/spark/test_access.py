@@ -47,7 +47,7 @@ def test_what_goes_to_and_from_nsqd_is_compressed(
 
 
 class Guarded:
-    """An nsqd that talks to nobody without TLS, a certificate and a secret; nor over HTTP."""
+    """An nsqd that requires TLS, a certificate and a secret, and HTTPS."""
 
     def __init__(self, nsqd: Nsqd, certificates: Certificates, auth: AuthServer) -> None:
         self.nsqd = nsqd
@@ -124,12 +124,12 @@ def test_without_verification_no_authority_is_needed(
     ("change", "reason"),
     [
         ({"tlsCertFile": None, "tlsKeyFile": None}, "certificate required"),
-        ({"authSecret": None}, "asks for AUTH; give authSecretFile, authSecretEnv or authSecret"),
+        ({"authSecret": None}, "asks for AUTH: set authSecretFile, authSecretEnv or authSecret"),
         ({"authSecret": "not-the-secret"}, "E_AUTH_FAILED"),
-        ({"tlsCaFile": "/no/such"}, "tlsCaFile '/no/such': No such file"),
+        ({"tlsCaFile": "/no/such"}, "tlsCaFile='/no/such' is invalid: No such file"),
     ],
 )
-def test_who_is_not_let_in_is_told_why_without_the_secret(
+def test_a_refused_client_gets_the_reason_without_the_secret(
     spark: SparkSession,
     tmp_path: Path,
     guarded: Guarded,

@@ -22,7 +22,7 @@ TINY: dict[str, Callable[[Setting], AbstractContextManager[Table]]] = {
 
 
 @pytest.mark.parametrize("name", ["source", "sink", "latency"])  # the others are like source
-def test_everybody_in_a_table_runs(name: str, spark: "SparkSession", tmp_path: Path) -> None:
+def test_every_contender_of_a_table_runs(name: str, spark: "SparkSession", tmp_path: Path) -> None:
     register(spark)
     with TINY[name](Setting(spark, tmp_path, messages=2000, latencies=1)) as table:
         named = {each for goal in table.goals for each in (goal.contender, *goal.peers)}

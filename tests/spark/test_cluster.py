@@ -12,13 +12,13 @@ from tests.fixtures.servers import start_nsqd
 from tests.fixtures.spark import SPARK_PATIENCE, Driver, SparkCluster, published
 
 # The source, whose tasks wait with their second slot in the spool and not yet finished: they say
-# where they run, and go on when they hear something, or when nobody is there any more.
+# where they run, and continue when something is written, or when the reader is gone.
 STREAM = """
 import os, socket, sys
 from contextlib import suppress
 from nsqflow.spark.datasource import NsqDataSource
 from nsqflow.spark.options import parse_stream
-from nsqflow.spark.stream import NsqStreamReader
+from nsqflow.spark.source.reader import NsqStreamReader
 from tests.fixtures.spark import start_spark
 
 master, gate, nsqd, nsqd_http, shared = sys.argv[1:]
@@ -26,7 +26,7 @@ port = int(gate)
 
 class HeldReader(NsqStreamReader):
     def read(self, partition):
-        from nsqflow.spark.slots import Slots
+        from nsqflow.spark.spool.slots import Slots
         create = Slots.create
 
         def create_and_wait(slots, number, *rest):
@@ -74,7 +74,7 @@ EACH = 20_000  # messages on each nsqd: eight slots
 
 
 @pytest.mark.timeout(1200)
-def test_a_worker_that_dies_in_mid_batch_costs_no_message_and_doubles_none(tmp_path: Path) -> None:
+def test_a_worker_that_dies_during_a_batch_loses_and_duplicates_nothing(tmp_path: Path) -> None:
     with ExitStack() as end:
         nsqds = [end.enter_context(start_nsqd(make(tmp_path / name))) for name in ("a", "b")]
         for number, nsqd in enumerate(nsqds):

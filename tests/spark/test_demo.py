@@ -1,4 +1,4 @@
-"""The demo from end to end: its account is checked against its files, and it ends when told to."""
+"""The demo from end to end: its report is checked against its files, and signals end it."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def check_files(spark: SparkSession, folder: Path, archived: int, dead: int) -> 
 
 
 def check_what_to_try_next(folder: Path, file: Path, path: str) -> None:
-    """The demo's pipeline runs by itself on another NSQ, and begins anew there."""
+    """The demo's pipeline runs by itself on another NSQ, and starts from scratch there."""
     with BackgroundBroker() as broker:
         servers = {
             "NSQFLOW_NSQD": broker.nsqd_addresses[0],
@@ -69,11 +69,11 @@ def check_what_to_try_next(folder: Path, file: Path, path: str) -> None:
         command = f"nsqflow run {file} --available-now"
         with Program(["sh", "-c", command], folder, PATH=path, **servers) as program:
             lines = program.await_end(4 * SPARK_PATIENCE)
-    assert "dead: 1 message in 1 batch" in lines
+    assert "dead: 1 message read, 1 row written in 1 batch" in lines
     assert list((folder / file).parent.glob("data/dead-letters/*.json"))
 
 
-def test_the_example_of_the_help_runs_as_it_stands_and_its_account_is_true(
+def test_the_example_of_the_help_runs_and_its_report_is_true(
     spark: SparkSession, tmp_path: Path
 ) -> None:
     (example,) = re.findall(r"^ +\$ (nsqflow demo.*)$", run("demo", "--help").out, re.MULTILINE)
@@ -88,7 +88,7 @@ def test_the_example_of_the_help_runs_as_it_stands_and_its_account_is_true(
     assert account["archived"] + account["dead-lettered"] == account["published"] > 5000
     assert account["dead-lettered"] > 0
     assert [account[name] for name in WRONG] == [0, 0, 0, 0]
-    assert number(lines, "summed up") == account["archived"]
+    assert number(lines, "aggregated") == account["archived"]
     assert any(line.endswith(" back through NSQ: all right") for line in lines)
     assert any(re.match(r"[\d,]+ messages published, read by archive [\d,]+, ", li) for li in lines)
     place = Path("nsqflow-demo", "1")
@@ -97,7 +97,7 @@ def test_the_example_of_the_help_runs_as_it_stands_and_its_account_is_true(
     check_what_to_try_next(tmp_path, place / "pipeline.toml", path)
 
 
-def test_the_account_comes_as_json_and_no_run_touches_the_files_of_another(tmp_path: Path) -> None:
+def test_the_report_can_be_json_and_each_run_has_its_own_files(tmp_path: Path) -> None:
     earlier = tmp_path / "out" / "1"
     earlier.mkdir(parents=True)
     picture = tmp_path / "screen.svg"
@@ -120,20 +120,20 @@ LOSING = """
 import sys
 
 from nsqflow.cli import main
-from nsqflow.cli.demo.visits import Visits
+from nsqflow.cli.demo.workload import PageViews
 
-make = Visits.make
+make = PageViews.make
 
-def lose_the_first(visits, count, now):
-    bodies = make(visits, count, now)
-    return bodies[1:] if visits.total == len(bodies) > 0 else bodies
+def lose_the_first(page_views, count, now):
+    bodies = make(page_views, count, now)
+    return bodies[1:] if page_views.total == len(bodies) > 0 else bodies
 
-Visits.make = lose_the_first
+PageViews.make = lose_the_first
 sys.exit(main(["demo", *sys.argv[1:]]))
 """
 
 
-def test_a_message_that_is_lost_is_in_the_account_and_in_the_exit_code(tmp_path: Path) -> None:
+def test_a_lost_message_is_in_the_report_and_in_the_exit_code(tmp_path: Path) -> None:
     with Program([sys.executable, "-c", LOSING, *SMALL, "--json"], tmp_path) as program:
         (line,) = [program.await_line("lost", 4 * SPARK_PATIENCE).string]
         assert program.process.wait(SPARK_PATIENCE) == 1, program.account()
@@ -143,7 +143,7 @@ def test_a_message_that_is_lost_is_in_the_account_and_in_the_exit_code(tmp_path:
     assert account["archived"] + account["dead_lettered"] == account["published"] - 1
 
 
-def test_on_a_terminal_a_live_view_is_seen_and_then_the_account(tmp_path: Path) -> None:
+def test_a_terminal_shows_a_live_view_and_then_the_report(tmp_path: Path) -> None:
     with Terminal(["demo", *SMALL, "--folder", str(tmp_path)]) as command:
         command.await_text("duplicated +0", 4 * SPARK_PATIENCE)
         assert command.end() == 0
@@ -167,7 +167,7 @@ def test_ctrl_c_ends_it_cleanly(moment: str, tmp_path: Path) -> None:
         shown = command.shown
     assert members == []
     assert "Traceback" not in without_late_pythons(shown)
-    assert shown.splitlines()[-1] == f"nsqflow: not finished; what there is, is in {tmp_path}/1"
+    assert shown.splitlines()[-1] == f"nsqflow: not finished; partial results are in {tmp_path}/1"
 
 
 LOOPBACK = {"0100007F", "0" * 16 + "FFFF00000100007F", "0" * 24 + "01000000"}

@@ -25,8 +25,8 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.timeout(1200)
 
-# Runs several streams at once, and says what it has of their batches; in the one it is told to it
-# stays, until somebody writes into a pipe.
+# Runs several streams at once and prints their batches; in the requested one it waits until a pipe
+# is written to.
 SCRIPT = """
 import json, sys, threading
 from pathlib import Path

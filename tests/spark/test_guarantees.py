@@ -1,4 +1,4 @@
-"""What a task may do wrong, and that Spark has every message once all the same.
+"""What a task may do wrong, and that Spark still has every message once.
 
 All of it happens in the session that is shared: the Python workers of a session come and go.
 """
@@ -227,9 +227,11 @@ def test_a_message_that_is_published_twice_is_two_rows(
 
 def test_every_test_that_the_page_of_guarantees_names_is_there() -> None:
     page = (ROOT / "docs" / "spark-guarantees.md").read_text()
-    sources = [*(ROOT / "tests/spark").glob("*.py"), *(ROOT / "tests/unit/spark").glob("*.py")]
     tests = {
-        name for path in sources for name in re.findall(r"^def (test_\w+)", path.read_text(), re.M)
+        name
+        for folder in ("spark", "integration/spark", "unit/spark")
+        for path in (ROOT / "tests" / folder).rglob("*.py")
+        for name in re.findall(r"^def (test_\w+)", path.read_text(), re.M)
     }
     named = {*re.findall(r"`(test_\w+)`", page)}
     assert len(named) > 20

@@ -57,7 +57,7 @@ def once_planned(batch: int, do: Callable[[], None]) -> Callable[[Stream, DataFr
     return each
 
 
-def test_of_two_nsqd_every_message_comes_once_though_a_task_dies(
+def test_messages_of_two_nsqd_are_read_once_though_a_task_dies(
     spark: SparkSession, tmp_path: Path
 ) -> None:
     with begin(tmp_path, "one") as one, begin(tmp_path, "two") as two:
@@ -110,7 +110,7 @@ def test_an_nsqd_that_is_killed_repeats_from_its_disk_what_only_dedupe_always_kn
     def fail() -> None:
         raise RuntimeError("the sink is full")
 
-    # All is on disk. What it has read of that, and been told to be finished, it would note down
+    # All is on disk. What it has read of that, and what was finished, it would write down
     # now and then; this one never does, so that a crash takes it back to the beginning.
     on_disk = ["-mem-queue-size=0", "-sync-every=1000000", "-sync-timeout=1h"]
     limits = {"dedupe": dedupe, "maxMessagesPerTrigger": str(SLOT)}

@@ -118,7 +118,7 @@ def start_on_two_ports(folder: Path) -> Nsqd:
         with closing(socket.create_server(("127.0.0.1", 0))) as listener:
             port = listener.getsockname()[1]
         addresses = [f"-tcp-address=127.0.0.1:{port}", f"-http-address=127.0.0.1:{port + 1}"]
-        with suppress(AssertionError):  # somebody else has one of them
+        with suppress(AssertionError):  # another consumer has one of them
             return start_nsqd(folder, options=addresses)
 
 
@@ -152,7 +152,7 @@ def test_starting_at_the_latest_throws_away_what_was_there_once_and_never_again(
 
 
 @pytest.mark.parametrize("form", ["{}", "file://{}"])
-def test_the_spool_is_where_it_was_told_to_be(
+def test_the_spool_is_at_its_location(
     spark: SparkSession, tmp_path: Path, nsqd: Nsqd, topic: str, form: str
 ) -> None:
     published(nsqd, topic, 5)
@@ -165,7 +165,7 @@ def test_the_spool_is_where_it_was_told_to_be(
 
 
 @pytest.mark.parametrize("retained", [1, 3])
-def test_the_spool_keeps_as_many_batches_as_it_was_told(
+def test_the_spool_keeps_the_configured_number_of_batches(
     spark: SparkSession, tmp_path: Path, nsqd: Nsqd, topic: str, retained: int
 ) -> None:
     options = options_of(tmp_path, topic, nsqd, spoolRetentionBatches=str(retained))
@@ -259,7 +259,7 @@ def test_few_messages_wait_for_more(
     assert query.sizes == [1, 10]
 
 
-def test_few_messages_wait_for_more_only_so_long(
+def test_few_messages_wait_no_longer_than_the_delay(
     spark: SparkSession, tmp_path: Path, nsqd: Nsqd, topic: str
 ) -> None:
     waiting(nsqd, topic, 1)
@@ -330,7 +330,7 @@ def test_a_task_does_without_what_another_consumer_took(
     assert took > 1.5
 
 
-def test_nsqd_is_told_how_long_to_wait_for_an_answer(
+def test_msg_timeout_is_sent_to_nsqd(
     spark: SparkSession, tmp_path: Path, nsqd: Nsqd, topic: str
 ) -> None:
     with connected(spark, tmp_path, nsqd, topic, msgTimeout="54321ms") as client:
@@ -341,5 +341,5 @@ def test_a_time_beyond_what_nsqd_allows_names_the_option(
     spark: SparkSession, tmp_path: Path, nsqd: Nsqd, topic: str
 ) -> None:
     published(nsqd, topic, 1)
-    with pytest.raises(Exception, match=r"ConfigError: msgTimeout of 3600 s; .* -max-msg-timeout"):
+    with pytest.raises(Exception, match=r"ConfigError: .*msgTimeout=3600 .* -max-msg-timeout"):
         table(spark, options_of(tmp_path, topic, nsqd, msgTimeout="1h")).count()

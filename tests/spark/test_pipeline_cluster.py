@@ -177,7 +177,7 @@ def count_sums(nsqds: list[Nsqd]) -> int:
 
 
 def received(nsqds: list[Nsqd], count: int) -> Counter[str]:
-    """So many messages of the topic of sums that nobody has read yet; and how often each came."""
+    """``count`` unread messages of the topic of sums, and how often each was delivered."""
     from nsqflow.blocking import Consumer
 
     addresses = [nsqd.tcp_address for nsqd in nsqds]

@@ -12,13 +12,13 @@ from uuid import uuid4
 
 import pytest
 
-from nsqflow.errors import ConfigError
-from nsqflow.pipelines.frames import Frames
-from nsqflow.pipelines.messages import COLUMNS, no_messages, read_messages
+from nsqflow.errors import ConfigError, PipelineFailed
+from nsqflow.pipelines.dry_run import dry_run
 from nsqflow.pipelines.parsing import Parser
 from nsqflow.pipelines.pipeline import Pipeline, load_pipeline
-from nsqflow.pipelines.rehearsal import rehearse
-from nsqflow.pipelines.running import Batch, PipelineFailed, Running
+from nsqflow.pipelines.runner import BatchProgress, PipelineRun
+from nsqflow.pipelines.source import COLUMNS, empty_stream, read_messages
+from nsqflow.pipelines.views import Views
 from tests.fixtures.servers import Nsqd, start_nsqd, start_nsqlookupd
 from tests.fixtures.spark import SPARK_PATIENCE
 
@@ -62,28 +62,28 @@ def until(holds: Callable[[], object]) -> None:
     deadline = time.monotonic() + SPARK_PATIENCE
     while not holds():
         assert time.monotonic() < deadline
-        time.sleep(0.05)  # Spark tells nobody by itself
+        time.sleep(0.05)  # Spark has no event for it
 
 
 @contextmanager
-def running(spark: SparkSession, pipeline: Pipeline) -> Iterator[Running]:
-    run = Running(spark, pipeline)
+def running(spark: SparkSession, pipeline: Pipeline) -> Iterator[PipelineRun]:
+    run = PipelineRun(spark, pipeline)
     try:
         yield run
     finally:
         run.stop()
 
 
-def run_now(spark: SparkSession, pipeline: Pipeline) -> list[Batch]:
+def run_now(spark: SparkSession, pipeline: Pipeline) -> list[BatchProgress]:
     """Run it on what is there; gives its batches."""
     with running(spark, pipeline.now()) as run:
         until(lambda: not run.is_active())
         run.check()
-        return run.news()
+        return run.new_batches()
 
 
 def bodies(nsqd: Nsqd, topic: str, count: int) -> list[str]:
-    """So many messages of a topic."""
+    """Return ``count`` messages of a topic."""
     from nsqflow.blocking import Consumer
 
     with Consumer(topic, "test", nsqd=nsqd.tcp_address) as consumer:
@@ -149,10 +149,10 @@ def test_json_that_does_not_fit_is_an_error_with_its_reason(
         b"none": "not JSON",
         b"5": "not a JSON object",
         b'[{"user": "u"}]': "not a JSON object",
-        b'{"user": "u", "ms": "5"}': "ms is no int",
-        b'{"user": "u", "ms": 5.5}': "ms is no int",
-        b'{"user": "u", "tags": "a"}': "tags is no array<string>",
-        b'{"user": "u", "odd name": {"x": []}}': "odd name is no struct<x:double>",
+        b'{"user": "u", "ms": "5"}': "ms is not of type int",
+        b'{"user": "u", "ms": 5.5}': "ms is not of type int",
+        b'{"user": "u", "tags": "a"}': "tags is not of type array<string>",
+        b'{"user": "u", "odd name": {"x": []}}': "odd name is not of type struct<x:double>",
         b'{"ms": 5}': "user is missing",
         b'{"user": null}': "user is missing",
         b'{"user": "\xff"}': "not UTF-8",
@@ -176,8 +176,8 @@ def test_csv_that_does_not_fit_is_an_error_with_its_reason(
         ";;",
         b"1;;\xff",
     ) == {
-        b"x;2026-01-02;": "a is no int",
-        b"1;yesterday;": "b c is no date",
+        b"x;2026-01-02;": "a is not of type int",
+        b"1;yesterday;": "b c is not of type date",
         b"1;2026-01-02": "not a line of 3 columns",
         b"1,2026-01-02,x": "not a line of 3 columns",
         b";;": "a is missing",
@@ -188,7 +188,7 @@ def test_csv_that_does_not_fit_is_an_error_with_its_reason(
 def test_text_must_be_utf_8_and_raw_anything(spark: SparkSession, tmp_path: Path) -> None:
     pipeline = load(tmp_path, '[parse]\nformat = "text"\n' + CONSOLE)
     assert errors_of(spark, pipeline, "é", b"\xe9") == {b"\xe9": "not UTF-8"}
-    frames = dict(Frames(spark, pipeline, table_of(spark, "é")))
+    frames = dict(Views(spark, pipeline, table_of(spark, "é")))
     assert [row.asDict() for row in frames["parsed"].collect()] == [{"value": "é"}]
     pipeline = load(tmp_path, CONSOLE)
     assert errors_of(spark, pipeline, "é", b"\xe9") == {}
@@ -202,7 +202,7 @@ def test_what_is_kept_is_the_messages_own_even_if_the_body_has_such_a_name(
     messages = table_of(spark, '{"topic": "x", "id": 7}').selectExpr(
         "* EXCEPT (topic)", "'views' AS topic"
     )
-    parsed = dict(Frames(spark, pipeline, messages))["parsed"]
+    parsed = dict(Views(spark, pipeline, messages))["parsed"]
     assert [row.asDict() for row in parsed.collect()] == [
         {"topic": "x", "id": 7, "heard_on": "views", "size": 23}
     ]
@@ -235,7 +235,7 @@ def step(key: str, value: str, name: str = "last") -> str:
 
 
 def frame_of(spark: SparkSession, pipeline: Pipeline, *texts: str) -> DataFrame:
-    return Frames(spark, pipeline, table_of(spark, *texts)).of(pipeline.sinks[0])
+    return Views(spark, pipeline, table_of(spark, *texts)).of(pipeline.sinks[0])
 
 
 def test_a_step_reads_the_one_before_and_any_by_name(spark: SparkSession, tmp_path: Path) -> None:
@@ -294,7 +294,8 @@ def test_a_function_beside_the_file_is_a_step_and_goes_where_the_tasks_are(
         (
             step("python", "no_such_module:f"),
             "13: transform.last.python 'no_such_module:f': ModuleNotFoundError: No module named "
-            "'no_such_module'; modules are looked for beside the file, then as Python does",
+            "'no_such_module'; modules are looked for next to the file first, then on Python's "
+            "path",
         ),
         (
             step("python", "json:f"),
@@ -319,13 +320,13 @@ def test_a_function_beside_the_file_is_a_step_and_goes_where_the_tasks_are(
         ),
     ],
 )
-def test_what_spark_refuses_is_told_with_line_and_key(
+def test_what_spark_refuses_is_reported_with_line_and_key(
     spark: SparkSession, tmp_path: Path, text: str, problem: str
 ) -> None:
     pipeline = load(tmp_path, PARSE + text + CONSOLE)
     (tmp_path / "empty").mkdir()
-    messages = no_messages(spark, tmp_path / "empty")
-    said = refusal(lambda: Frames(spark, pipeline, messages), pipeline)
+    messages = empty_stream(spark, tmp_path / "empty")
+    said = refusal(lambda: Views(spark, pipeline, messages), pipeline)
     assert said[: len(problem)] == problem
     assert "\n" not in said
 
@@ -334,13 +335,13 @@ def test_what_spark_refuses_is_told_with_line_and_key(
     ("old", "new", "problem"),
     [
         ("ms INT", "ms", "10: parse.schema: [PARSE_SYNTAX_ERROR] Syntax error at or near end"),
-        ("page STRING, ms INT", "INT", "10: parse.schema 'INT' is a type; allowed are columns"),
-        ("ms INT", "ms INT, Page INT", "10: parse.schema has 'page' a second time, upper"),
+        ("page STRING, ms INT", "INT", "10: parse.schema 'INT' is a type: must be columns"),
+        ("ms INT", "ms INT, Page INT", "10: parse.schema has 'page' twice, ignoring case"),
         ('INT"', 'INT"\nkeep = "mss"', "11: parse.keep: [UNRESOLVED_COLUMN.WITH_SUGGESTION]"),
-        ('ms INT"', 'topic INT"\nkeep = "topic"', "11: parse.keep gives 'topic' a second time; "),
+        ('ms INT"', 'topic INT"\nkeep = "topic"', "11: parse.keep has a second column 'topic'; "),
     ],
 )
-def test_a_parse_that_spark_refuses_is_told_with_line_and_key(
+def test_a_schema_that_spark_refuses_is_reported_with_line_and_key(
     spark: SparkSession, tmp_path: Path, old: str, new: str, problem: str
 ) -> None:
     pipeline = load(tmp_path, PARSE.replace(old, new) + CONSOLE)
@@ -358,7 +359,7 @@ def test_no_messages_have_the_columns_that_messages_have(
     pipeline = load(tmp_path, CONSOLE)
     (tmp_path / "empty").mkdir()
     some = read_messages(spark, pipeline, pipeline.sinks[0])
-    assert no_messages(spark, tmp_path / "empty").schema == some.schema
+    assert empty_stream(spark, tmp_path / "empty").schema == some.schema
 
 
 BACKFILL = """
@@ -402,10 +403,10 @@ def test_rows_of_parquet_with_a_body_are_messages(spark: SparkSession, tmp_path:
 
 def test_files_that_hold_no_messages_are_refused(spark: SparkSession, tmp_path: Path) -> None:
     pipeline = load(tmp_path, BACKFILL, None, "source.format=parquet", "source.files=old")
-    assert ": source.files: [" in refusal(lambda: Running(spark, pipeline), pipeline)
+    assert ": source.files: [" in refusal(lambda: PipelineRun(spark, pipeline), pipeline)
     spark.createDataFrame([(1, "x")], "n int, text string").write.parquet(str(tmp_path / "old"))
-    said = refusal(lambda: Running(spark, pipeline), pipeline)
-    assert said.endswith("source.files have columns n, text; a message needs body")
+    said = refusal(lambda: PipelineRun(spark, pipeline), pipeline)
+    assert said.endswith("source.files have columns n, text: there must be a column body")
 
 
 def test_a_folder_that_another_checkpoint_has_written_to_is_refused(
@@ -416,8 +417,9 @@ def test_a_folder_that_another_checkpoint_has_written_to_is_refused(
     (tmp_path / "old" / "a.txt").write_text('{"n": 1}\n')
     run_now(spark, pipeline)
     other = load(tmp_path, BACKFILL, None, "run.checkpoint=elsewhere")
-    said = refusal(lambda: Running(spark, other), other)
+    said = refusal(lambda: PipelineRun(spark, other), other)
     assert f"12: sink.out.path '{tmp_path}/data' was written with another checkpoint than " in said
+    assert 'name = "..." with the old name keeps the checkpoint' in said
     assert not (tmp_path / "elsewhere").exists()
 
 
@@ -457,6 +459,8 @@ def test_every_sink_gets_every_message_even_those_that_came_before_the_channels(
     assert {batch.sink: batch.messages for batch in batches} == dict.fromkeys(
         ("archive", "topic", "dead"), 5
     )
+    # Files do not count what they write, the topic does; all of them are shown.
+    assert {batch.sink: batch.rows for batch in batches} == {"archive": 3, "topic": 3, "dead": 2}
     assert {batch.backlog for batch in batches} == {5}
     rows = spark.read.parquet(str(tmp_path / "data" / "views")).orderBy("ms").collect()
     assert [(row.ms, row["class"]) for row in rows] == [(5, 0), (150, 1), (160, 1)]
@@ -476,7 +480,7 @@ def test_every_sink_gets_every_message_even_those_that_came_before_the_channels(
     }
 
 
-def test_a_topic_that_nobody_has_yet_is_announced_with_all_channels(
+def test_a_topic_without_nsqd_is_registered_with_all_channels(
     spark: SparkSession, tmp_path: Path
 ) -> None:
     text = WHOLE.replace("{out}", "out").replace("{dead}", "dead")
@@ -491,7 +495,7 @@ def test_a_topic_that_nobody_has_yet_is_announced_with_all_channels(
             messages: dict[str, int] = {}
 
             def arrived() -> bool:
-                for batch in run.news():
+                for batch in run.new_batches():
                     messages[batch.sink] = messages.get(batch.sink, 0) + batch.messages
                 run.check()
                 return len(messages) == 3 and min(messages.values()) >= 2
@@ -510,7 +514,7 @@ AGGREGATE = (
 )
 
 
-def test_windows_are_summed_up_and_updates_published(
+def test_windows_are_aggregated_and_updates_published(
     spark: SparkSession, tmp_path: Path, nsqd: Nsqd
 ) -> None:
     out = f"out-{uuid4().hex[:8]}"
@@ -528,7 +532,7 @@ def test_windows_are_summed_up_and_updates_published(
     ]
 
 
-def test_sums_whose_steps_were_changed_are_refused_with_a_hint(
+def test_aggregations_whose_steps_were_changed_are_refused_with_a_hint(
     spark: SparkSession, tmp_path: Path, nsqd: Nsqd
 ) -> None:
     out = f"out-{uuid4().hex[:8]}"
@@ -541,16 +545,14 @@ def test_sums_whose_steps_were_changed_are_refused_with_a_hint(
     text = (tmp_path / "views.toml").read_text()
     (tmp_path / "views.toml").write_text(text.replace("'), page", "'), page, length(page)"))
     changed = load_pipeline(tmp_path / "views.toml")
-    hint = "the steps before a sum were changed: restore them, or give the sink another name"
+    hint = "the steps before an aggregation were changed: restore them, or rename the sink"
     with pytest.raises(PipelineFailed, match=rf"^sink sums: \[STATE_STORE_\w+\] .*; {hint}$"):
         run_now(spark, changed)
 
 
-def test_nothing_is_begun_once_it_is_halted(
-    spark: SparkSession, tmp_path: Path, nsqd: Nsqd
-) -> None:
+def test_nothing_is_started_after_a_stop(spark: SparkSession, tmp_path: Path, nsqd: Nsqd) -> None:
     pipeline = load(tmp_path, CONSOLE, nsqd)
-    run = Running(spark, pipeline, lambda: True)
+    run = PipelineRun(spark, pipeline, lambda: True)
     assert not run.is_active()
     assert not run.is_busy()
     run.end()
@@ -573,13 +575,14 @@ def test_a_table_of_a_database_is_written_batch_by_batch(
     )
     pipeline = load(tmp_path, PARSE + sink, nsqd)
     for ms in (1, 2):
-        publish(nsqd, pipeline, {"page": "/", "ms": ms})
-        run_now(spark, pipeline)
+        publish(nsqd, pipeline, {"page": "/", "ms": ms}, "broken")
+        batches = run_now(spark, pipeline)
+        assert [(batch.messages, batch.rows) for batch in batches if batch.messages] == [(2, 1)]
     table = spark.read.format("jdbc").options(url=url, dbtable="views").load()
     assert sorted(row.ms for row in table.collect()) == [1, 2]
 
 
-def test_a_sink_that_fails_is_told_in_one_line_and_no_secret_with_it(
+def test_a_failed_sink_is_reported_in_one_line_without_secrets(
     spark: SparkSession, tmp_path: Path, nsqd: Nsqd, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PASSWORD", "hunter2")
@@ -595,13 +598,13 @@ def test_a_sink_that_fails_is_told_in_one_line_and_no_secret_with_it(
     assert "hunter2" not in str(caught.value)
 
 
-def test_an_nsqd_that_is_not_there_is_told_by_the_query(
+def test_an_nsqd_that_is_down_is_reported_by_the_query(
     spark: SparkSession, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     pipeline = load(tmp_path, CONSOLE)
-    with pytest.raises(PipelineFailed, match=r"^sink out: NetworkError: no nsqd can be asked: "):
+    with pytest.raises(PipelineFailed, match=r"^sink out: NetworkError: no nsqd is reachable: "):
         run_now(spark, pipeline)
-    assert "its channels are made when it can be asked" in caplog.text
+    assert "its channels are created when it answers" in caplog.text
 
 
 # --- the end ------------------------------------------------------------------------------------
@@ -611,7 +614,7 @@ from pyspark.sql.functions import udf
 
 @udf("int")
 def passed(number):
-    print("task", number, file=open({told!r}, "a"), flush=True)
+    print("task", number, file=open({started!r}, "a"), flush=True)
     open({gate!r}).read()
     return number
 
@@ -625,14 +628,14 @@ def test_a_batch_that_is_under_way_is_finished_and_no_other_begun(
 ) -> None:
     import os
 
-    module, gate, told = f"gate_{uuid4().hex[:8]}", tmp_path / "gate", tmp_path / "told"
+    module, gate, started = f"gate_{uuid4().hex[:8]}", tmp_path / "gate", tmp_path / "started"
     os.mkfifo(gate)
-    (tmp_path / f"{module}.py").write_text(GATE.format(told=str(told), gate=str(gate)))
+    (tmp_path / f"{module}.py").write_text(GATE.format(started=str(started), gate=str(gate)))
     sink = '[[sink]]\nname = "out"\nformat = "json"\npath = "data"\n'
     pipeline = load(tmp_path, PARSE + step("python", f"{module}:wait") + sink, nsqd)
     publish(nsqd, pipeline, {"ms": 1})
     with running(spark, pipeline) as run:
-        until(told.exists)
+        until(started.exists)
         publish(nsqd, pipeline, {"ms": 2})
         run.end()
         assert run.is_busy()
@@ -640,7 +643,7 @@ def test_a_batch_that_is_under_way_is_finished_and_no_other_begun(
         with gate.open("w") as file:
             file.write("go on")
         until(lambda: not run.is_busy())
-        assert [batch.messages for batch in run.news()] == [1]
+        assert [batch.messages for batch in run.new_batches()] == [1]
         assert not run.is_active()
         run.check()
     checkpoint = Path(pipeline.checkpoint(pipeline.sinks[0]))
@@ -660,10 +663,10 @@ def test_a_batch_that_is_under_way_is_finished_and_no_other_begun(
 def rehearsed(spark: SparkSession, pipeline: Pipeline, folder: Path) -> dict[str, str]:
     scratch = folder / uuid4().hex
     scratch.mkdir()
-    return rehearse(spark, pipeline, scratch)
+    return dry_run(spark, pipeline, scratch)
 
 
-def test_a_rehearsal_gives_columns_and_touches_neither_nsqd_nor_disk(
+def test_a_dry_run_returns_columns_and_touches_neither_nsqd_nor_disk(
     spark: SparkSession, tmp_path: Path, nsqd: Nsqd, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     pipeline = load(tmp_path, WHOLE.replace("{out}", "out").replace("{dead}", "dead"), nsqd)
@@ -707,7 +710,7 @@ def test_a_rehearsal_gives_columns_and_touches_neither_nsqd_nor_disk(
         ),
         (
             '[[sink]]\nname = "out"\nformat = "nsq"\n',
-            "11: sink.out: neither an option topic nor a column topic; give one of the two",
+            "11: sink.out: there is neither an option topic nor a column topic: give one of them",
         ),
         (
             '[[sink]]\nname = "out"\nformat = "nsq"\nselect = "ms AS body"\ntopic = "x"\n',
@@ -715,7 +718,7 @@ def test_a_rehearsal_gives_columns_and_touches_neither_nsqd_nor_disk(
         ),
     ],
 )
-def test_a_rehearsal_finds_what_would_fail(
+def test_a_dry_run_finds_what_would_fail(
     spark: SparkSession, tmp_path: Path, text: str, problem: str
 ) -> None:
     pipeline = load(tmp_path, PARSE + text)

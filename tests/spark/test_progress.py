@@ -1,4 +1,4 @@
-"""What a query that reads NSQ tells those who watch it."""
+"""What a query that reads NSQ reports."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def reports_of(query: Query) -> list[BatchReport]:
     return [report for each in query.spark_query.recentProgress for report in batch_reports(each)]
 
 
-def test_a_listener_hears_of_each_batch_once(
+def test_a_listener_reports_each_batch_once(
     spark: SparkSession, tmp_path: Path, nsqd: Nsqd, topic: str, listener: NsqListener
 ) -> None:
     waiting(nsqd, topic, 25)
@@ -65,7 +65,7 @@ def test_a_listener_hears_of_each_batch_once(
         assert [*report.places] == [f"{topic}|{nsqd.tcp_address}"]
 
 
-def test_a_listener_calls_who_wants_to_know(
+def test_a_listener_calls_its_function(
     spark: SparkSession, tmp_path: Path, nsqd: Nsqd, topic: str
 ) -> None:
     heard: list[BatchReport] = []
@@ -81,7 +81,7 @@ def test_a_listener_calls_who_wants_to_know(
     assert f"{query.spark_query.id} batch 0: " in str(heard[0])
 
 
-def test_reports_count_what_was_buried(
+def test_reports_count_dead_letters(
     spark: SparkSession, tmp_path: Path, nsqd: Nsqd, topic: str
 ) -> None:
     waiting(nsqd, topic, 2)
@@ -93,13 +93,13 @@ def test_reports_count_what_was_buried(
     assert (report.rows, report.dead_lettered, report.pulled) == (3, 2, 5)
 
 
-def test_reports_count_what_was_given_back(
+def test_reports_count_requeued_messages(
     spark: SparkSession, tmp_path: Path, nsqd: Nsqd, topic: str
 ) -> None:
     bodies = [b"%010d " % number + b"." * size for number, size in enumerate([500, 1, 1, 1, 1, 1])]
     with Producer(nsqd.tcp_address) as producer:
         producer.publish_many(topic, bodies)
-    # By their mean so many fit in, but not with the first one.
+    # By their mean this many fit in, but not with the first one.
     options = options_of(tmp_path, topic, nsqd, maxBytesPerTrigger="500")
     reports = reports_of(read_now(stream(spark, options), tmp_path))
     assert [report.rows for report in reports] == [1, 5]
@@ -136,22 +136,22 @@ def test_progress_shows_what_waits_where(
     assert (last["seq"], last["rows"], last["pulled"]) == (1, 10, 10)
 
 
-def test_progress_shows_who_is_not_reached(
+def test_progress_shows_unreachable_nsqd(
     spark: SparkSession, tmp_path: Path, nsqd: Nsqd, topic: str
 ) -> None:
     published(nsqd, topic, 5)
     with closing(socket.create_server(("127.0.0.1", 0))) as listener:
-        nobody = f"127.0.0.1:{listener.getsockname()[1]}"
+        silent = f"127.0.0.1:{listener.getsockname()[1]}"
     options = options_of(tmp_path, topic, nsqd) | {
-        "nsqd": f"{nsqd.tcp_address},{nobody}",
-        "nsqdHttp": f"{nsqd.http_address},{nobody}",
+        "nsqd": f"{nsqd.tcp_address},{silent}",
+        "nsqdHttp": f"{nsqd.http_address},{silent}",
     }
     with running(stream(spark, options), tmp_path) as query:
         query.await_rows(5)
         query.until(query.progress)
         latest = query.progress()[0]["sources"][0]["latestOffset"]
     assert query.numbers() == [*range(5)]
-    assert [*latest["unreachable"]] == [nobody]
+    assert [*latest["unreachable"]] == [silent]
     assert [*latest["places"]] == [f"{topic}|{nsqd.tcp_address}"]
 
 

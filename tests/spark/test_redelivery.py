@@ -87,7 +87,7 @@ class Gate:
 
 
 @pytest.mark.parametrize(("dedupe", "again"), [("redelivered", 0), ("off", 5)])
-def test_a_message_whose_finish_came_too_late_is_dropped_when_it_comes_again(
+def test_a_message_whose_fin_was_late_is_dropped_when_it_is_delivered_again(
     spark: SparkSession, tmp_path: Path, nsqd: Nsqd, topic: str, dedupe: str, again: int
 ) -> None:
     waiting(nsqd, topic, 5)
@@ -109,7 +109,7 @@ def test_a_message_whose_finish_came_too_late_is_dropped_when_it_comes_again(
     assert channel_stats(nsqd, topic).depth == 0
 
 
-def test_always_looks_for_those_too_that_nsqd_forgot_to_have_delivered(
+def test_dedupe_always_finds_messages_that_nsqd_delivers_as_new(
     spark: SparkSession, tmp_path: Path, topic: str
 ) -> None:
     data = tmp_path / "nsqd"
@@ -138,7 +138,7 @@ def test_always_looks_for_those_too_that_nsqd_forgot_to_have_delivered(
     assert [row.attempts for row in again["redelivered"]] == [1] * 5
 
 
-def test_a_message_that_was_delivered_too_often_goes_to_the_topic_of_the_dead(
+def test_an_exhausted_message_goes_to_the_dead_letter_topic(
     spark: SparkSession, tmp_path: Path, nsqd: Nsqd, topic: str
 ) -> None:
     published(nsqd, topic, 2)
@@ -149,8 +149,8 @@ def test_a_message_that_was_delivered_too_often_goes_to_the_topic_of_the_dead(
     dead = f"{topic}-dead"
     options = options_of(tmp_path, topic, nsqd, maxAttempts="2", deadLetterTopic=dead)
     assert read_now(stream(spark, options), tmp_path).numbers() == [2, 3, 4]
-    buried = table(spark, options_of(tmp_path, dead, nsqd)).collect()
-    assert numbers(buried) == [0, 1]
+    dead_letters = table(spark, options_of(tmp_path, dead, nsqd)).collect()
+    assert numbers(dead_letters) == [0, 1]
     assert channel_stats(nsqd, topic).depth == 0
 
 

@@ -1,4 +1,4 @@
-"""The spool on S3: exclusive whoever races, and certain whatever is lost on the way."""
+"""The spool on S3: exclusive whichever task is faster, and certain whatever response is lost."""
 
 import os
 import subprocess
@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import run_state_machine_as_test
 
 from nsqflow.errors import ConfigError
-from nsqflow.spark.store import Store, open_store
+from nsqflow.spark.spool.store import ObjectStore, open_store
 from tests.fixtures.s3 import S3
 from tests.fixtures.stores import Behaviour, Step, Workers, explains
 
@@ -23,7 +23,7 @@ LARGE = 33 << 20  # so large that it goes up in parts
 
 
 @pytest.fixture
-def store(s3: S3) -> Store:
+def store(s3: S3) -> ObjectStore:
     return open_store(fresh(s3))
 
 
@@ -34,7 +34,7 @@ def workers(s3: S3) -> Iterator[Workers]:
 
 
 def fresh(s3: S3, word: str = "spool") -> str:
-    """A location that nobody has used."""
+    """An unused location."""
     return s3.location(f"{word}/{uuid.uuid4()}")
 
 
@@ -47,19 +47,19 @@ def test_it_behaves_as_every_store_does(s3: S3) -> None:
     run_state_machine_as_test(OnS3, settings=settings(max_examples=8, stateful_step_count=25))
 
 
-def test_a_store_that_works_is_left_as_it_was(store: Store) -> None:
+def test_a_store_that_works_is_left_as_it_was(store: ObjectStore) -> None:
     store.write("before", b"1")
     store.probe()
     assert store.tree("") == ["before"]
 
 
-def test_pieces_may_be_any_buffers(store: Store) -> None:
+def test_pieces_may_be_any_buffers(store: ObjectStore) -> None:
     pyarrow = pytest.importorskip("pyarrow")
     assert store.create(SLOT, [pyarrow.py_buffer(b"arrow"), memoryview(b"view"), b"bytes"])
     assert store.read(SLOT) == b"arrowviewbytes"
 
 
-def test_names_may_hold_what_addresses_are_made_of(store: Store) -> None:
+def test_names_may_contain_the_characters_of_addresses(store: ObjectStore) -> None:
     name = "gen/orders|[::1]:4150 50%25+1=ü&#/000000"
     assert store.create(name, [b"1"])
     assert not store.create(name, [b"2"])
@@ -70,7 +70,7 @@ def test_names_may_hold_what_addresses_are_made_of(store: Store) -> None:
     assert store.tree("") == []
 
 
-def test_neighbours_with_the_same_beginning_stay(store: Store) -> None:
+def test_neighbours_with_the_same_beginning_stay(store: ObjectStore) -> None:
     for name in ("seq/1/a", "seq/10/a", "seq/1.old"):
         store.write(name, b"1")
     assert store.names("seq/1") == ["a"]
@@ -78,7 +78,7 @@ def test_neighbours_with_the_same_beginning_stay(store: Store) -> None:
     assert store.tree("seq") == ["1.old", "10/a"]
 
 
-def test_folders_that_some_tool_made_an_object_of_are_not_shown(store: Store) -> None:
+def test_folders_that_some_tool_made_an_object_of_are_not_shown(store: ObjectStore) -> None:
     store.write("gen/", b"")
     store.write("gen/1/", b"")
     store.write("gen/1/a", b"1")
@@ -89,7 +89,7 @@ def test_folders_that_some_tool_made_an_object_of_are_not_shown(store: Store) ->
 
 
 def test_more_objects_than_one_request_takes(s3: S3, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("nsqflow.spark.s3_store._MOST_KEYS", 7)
+    monkeypatch.setattr("nsqflow.spark.spool.s3_store._MAX_KEYS", 7)
     store = open_store(fresh(s3, "small-pages"))
     expected = [f"{number:06}" for number in range(20)]
     for name in expected:
@@ -100,13 +100,13 @@ def test_more_objects_than_one_request_takes(s3: S3, monkeypatch: pytest.MonkeyP
     assert store.tree("") == []
 
 
-def test_what_can_not_be_removed_is_said(store: Store) -> None:
+def test_what_cannot_be_removed_is_reported(store: ObjectStore) -> None:
     store.write("gen/undeletable", b"1")
     with pytest.raises(OSError, match="AccessDenied: never"):
         store.remove("gen")
 
 
-def test_the_last_bytes_of_an_object_are_read_alone(store: Store) -> None:
+def test_the_last_bytes_of_an_object_are_read_alone(store: ObjectStore) -> None:
     store.write("object", b"0123456789")
     assert store.read_tail("object", 3) == b"789"
     assert store.read_tail("object", 100) == b"0123456789"
@@ -118,7 +118,7 @@ def test_the_last_bytes_of_an_object_are_read_alone(store: Store) -> None:
 # --- objects in parts -----------------------------------------------------------------------------
 
 
-def test_a_large_object_is_exclusive_too(s3: S3, store: Store) -> None:
+def test_a_large_object_is_exclusive_too(s3: S3, store: ObjectStore) -> None:
     first, second = os.urandom(LARGE), os.urandom(LARGE)
     assert store.create(SLOT, [first[:1000], memoryview(first)[1000:]])
     assert not store.create(SLOT, [second])
@@ -129,7 +129,7 @@ def test_a_large_object_is_exclusive_too(s3: S3, store: Store) -> None:
     assert s3.unfinished_uploads() == 0
 
 
-def test_of_several_who_send_a_large_object_one_creates_it(s3: S3, store: Store) -> None:
+def test_of_several_writers_of_a_large_object_one_creates_it(s3: S3, store: ObjectStore) -> None:
     contents = [bytes([number]) * LARGE for number in range(3)]
     with ThreadPoolExecutor(3) as pool:
         created = list(pool.map(lambda content: store.create(SLOT, [content]), contents))
@@ -169,7 +169,7 @@ def test_a_key_that_s3_is_busy_with_is_tried_again(s3: S3) -> None:
 
 
 def test_of_many_processes_one_creates_a_slot_and_all_read_the_same(
-    store: Store, workers: Workers
+    store: ObjectStore, workers: Workers
 ) -> None:
     slots = [f"gen/1/{number:06}" for number in range(40)]
     script: list[Step] = [(what, slot) for slot in slots for what in ("create", "read")]
@@ -215,7 +215,7 @@ PROBE = """
 import sys
 {before}
 from nsqflow.errors import ConfigError
-from nsqflow.spark.store import open_store
+from nsqflow.spark.spool.store import open_store
 try:
     open_store(sys.argv[1]).probe()
 except ConfigError as error:
@@ -223,10 +223,10 @@ except ConfigError as error:
 """
 
 
-def test_a_store_goes_on_in_a_forked_process(store: Store) -> None:
+def test_a_store_goes_on_in_a_forked_process(store: ObjectStore) -> None:
     script = """
 import os, sys
-from nsqflow.spark.store import open_store
+from nsqflow.spark.spool.store import open_store
 store = open_store(sys.argv[1])
 assert store.create("before", [b"1"])
 child = os.fork()
@@ -257,7 +257,7 @@ def test_a_store_that_ignores_conditions_is_refused(s3: S3) -> None:
     assert store.tree("") == []
 
 
-def test_missing_credentials_are_said(s3: S3) -> None:
+def test_missing_credentials_are_reported(s3: S3) -> None:
     environment = {"AWS_ACCESS_KEY_ID": None, "AWS_SECRET_ACCESS_KEY": None}
     output = run(PROBE.format(before=""), s3.location("spool"), **environment)
     assert output == (
@@ -265,7 +265,7 @@ def test_missing_credentials_are_said(s3: S3) -> None:
     )
 
 
-def test_an_endpoint_that_does_not_answer_is_said(s3: S3) -> None:
+def test_an_endpoint_that_does_not_answer_is_reported(s3: S3) -> None:
     environment = {"AWS_ENDPOINT_URL": "http://127.0.0.1:1", "AWS_MAX_ATTEMPTS": "1"}
     output = run(PROBE.format(before=""), s3.location("spool"), **environment)
     assert output.startswith("spoolLocation 's3://spools/spool': can't create an object: Could not")
@@ -276,7 +276,7 @@ def test_an_endpoint_that_does_not_answer_is_said(s3: S3) -> None:
 @pytest.mark.parametrize(
     ("before", "words"),
     [
-        ("sys.modules['s3fs'] = None", "a spool on S3 needs s3fs: install nsqflow[s3]"),
+        ("sys.modules['s3fs'] = None", "a spool on S3 needs s3fs: pip install 's3fs>=2025.2'"),
         (
             "import botocore; botocore.__version__ = '1.35.19'",
             "a spool on S3 needs botocore 1.35.20 or later, and 1.35.19 is installed here",
@@ -288,5 +288,5 @@ def test_an_endpoint_that_does_not_answer_is_said(s3: S3) -> None:
     ],
     ids=["no s3fs", "old botocore", "old s3fs"],
 )
-def test_what_is_missing_or_too_old_is_said(s3: S3, before: str, words: str) -> None:
+def test_a_missing_or_old_package_is_reported(s3: S3, before: str, words: str) -> None:
     assert run(PROBE.format(before=before), s3.location("spool")) == words + "\n"

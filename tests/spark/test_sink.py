@@ -13,11 +13,12 @@ from typing import TYPE_CHECKING
 import pytest
 
 from nsqflow.protocol import MessageBatch, Rdy
-from nsqflow.spark.access import Access
-from nsqflow.spark.link import Link
+from nsqflow.spark.connection import connect
+from nsqflow.spark.options import Access
 from tests.fixtures.auth import Authorization, AuthServer
 from tests.fixtures.certificates import Certificates
 from tests.fixtures.servers import PATIENCE, Nsqd, Nsqlookupd, start_nsqd, start_nsqlookupd
+from tests.fixtures.spark import Driver
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -57,11 +58,11 @@ def strict(
 
 
 def drain(nsqd: Nsqd, topic: str, access: Access | None = None) -> Counter[bytes]:
-    """All bodies that an nsqd holds, of a topic that nobody reads yet."""
+    """Return all bodies that an nsqd has of a topic without readers."""
     stats = json.loads(nsqd.ask(f"/stats?format=json&topic={topic}")[1])
     depth = sum(each["depth"] for each in stats["topics"] or [])
     received: Counter[bytes] = Counter()
-    with closing(Link.open(nsqd.tcp_address, access or Access(), topic=topic, channel="c")) as link:
+    with closing(connect(nsqd.tcp_address, access or Access(), topic=topic, channel="c")) as link:
         link.send(Rdy(2500))
         while received.total() < depth:
             events = link.receive(PATIENCE)
@@ -98,7 +99,7 @@ def test_a_row_says_where_it_goes_and_when(spark: SparkSession, nsqd: Nsqd, topi
     frame.write.format("nsq").options(nsqd=nsqd.tcp_address, topic=topic).mode("append").save()
     assert drain(nsqd, topic) == Counter([b"unnamed"])
     assert drain(nsqd, f"{topic}_other") == Counter([b"named", b"in a moment"])
-    with closing(Link.open(nsqd.tcp_address, Access(), topic=f"{topic}_late", channel="c")) as link:
+    with closing(connect(nsqd.tcp_address, Access(), topic=f"{topic}_late", channel="c")) as link:
         link.send(Rdy(1))
         assert link.receive(0.1) == []
     late = json.loads(nsqd.ask(f"/stats?format=json&topic={topic}_late")[1])
@@ -156,7 +157,7 @@ def test_it_finds_the_nsqd_and_shows_them_its_secret_over_tls(
     assert all(parts)
 
 
-def test_what_can_not_be_written_fails_before_any_row_is_read(
+def test_what_cannot_be_written_fails_before_any_row_is_read(
     spark: SparkSession, nsqd: Nsqd, topic: str
 ) -> None:
     address = nsqd.tcp_address
@@ -170,7 +171,7 @@ def test_what_can_not_be_written_fails_before_any_row_is_read(
     assert drain(nsqd, topic) == Counter()
 
 
-def test_a_row_that_is_no_message_fails_the_write_and_is_named(
+def test_a_row_that_is_not_a_message_fails_the_write_and_is_named(
     spark: SparkSession, nsqd: Nsqd, topic: str
 ) -> None:
     rows = [("a",), (None,), ("c",)]
@@ -202,3 +203,29 @@ def test_what_did_not_parse_goes_to_a_topic_of_its_own(
     out.write.format("nsq").option("nsqd", nsqd.tcp_address).mode("append").save()
     assert drain(nsqd, topic) == Counter([b'{"n":1}', b'{"n":2}'])
     assert drain(nsqd, f"{topic}_dead") == Counter([b"not json", b'{"n": "one"}'])
+
+
+WRITE = """
+import sys
+from tests.fixtures.spark import start_spark
+
+spark = start_spark()
+rows = spark.range(3).selectExpr("cast(id as string) as value").coalesce(1)
+print("ready", flush=True)
+rows.write.format("nsq").options(topic="t", nsqd=sys.argv[1]).mode("append").save()
+print("written", flush=True)
+spark.stop()
+"""
+
+
+def test_a_dead_nsqd_shows_on_standard_error_while_the_task_goes_on_trying(tmp_path: Path) -> None:
+    with start_nsqd(tmp_path) as nsqd:
+        address = nsqd.tcp_address
+    with Driver(tmp_path, WRITE, address) as driver:
+        driver.await_log(
+            rf"the sink can't publish to nsqd {address}: \[Errno \d+\] Connection refu"
+        )
+        assert driver.lines == ["ready"]
+        with start_nsqd(tmp_path, options=[f"-tcp-address={address}"]) as nsqd:
+            assert driver.await_end() == ["ready", "written"]
+            assert drain(nsqd, "t") == Counter([b"0", b"1", b"2"])

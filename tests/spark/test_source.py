@@ -290,7 +290,7 @@ def test_a_table_of_nothing_has_no_rows(
     assert table(spark, options_of(tmp_path, topic, nsqd, mode="peek")).collect() == []
 
 
-def test_what_tables_left_in_the_spool_is_swept_once_it_is_old(
+def test_old_rows_of_tables_are_removed_from_the_spool(
     spark: SparkSession, tmp_path: Path, nsqd: Nsqd, topic: str
 ) -> None:
     spool = tmp_path / "spool"
@@ -330,7 +330,34 @@ def test_peeking_leaves_the_messages_in_the_channel_with_one_more_attempt(
     assert {row.attempts for row in taken} == {2}
 
 
-def test_a_peek_that_is_cut_short_puts_all_back(
+def test_a_peek_at_an_unknown_topic_is_an_error_and_creates_nothing(
+    spark: SparkSession, tmp_path: Path, nsqd: Nsqd, topic: str
+) -> None:
+    peeked = table(spark, options_of(tmp_path, topic, nsqd, mode="peek"))
+    said = f"topic '{topic}' is unknown to nsqd {nsqd.tcp_address}; .*mode=peek creates nothing"
+    with pytest.raises(Exception, match=said):
+        peeked.count()
+    assert topic.encode() not in nsqd.ask("/stats?format=json")[1]
+    waiting(nsqd, topic, 5)
+    with pytest.raises(Exception, match=r"channel 'sparks' of .*; did you mean 'spark'\?"):
+        table(spark, options_of(tmp_path, topic, nsqd, mode="peek", channel="sparks")).count()
+    assert b"sparks" not in nsqd.ask("/stats?format=json")[1]
+
+
+def test_a_peek_that_is_used_again_does_not_create_a_topic_that_was_deleted(
+    spark: SparkSession, tmp_path: Path, nsqd: Nsqd, topic: str
+) -> None:
+    waiting(nsqd, topic, 5)
+    peeked = table(spark, options_of(tmp_path, topic, nsqd, mode="peek"))
+    assert peeked.count() == 5
+    post(nsqd, "/topic/delete", topic)
+    said = f"topic '{topic}' is unknown to nsqd {nsqd.tcp_address}; .*mode=peek creates nothing"
+    with pytest.raises(Exception, match=said):
+        peeked.count()
+    assert topic.encode() not in nsqd.ask("/stats?format=json")[1]
+
+
+def test_a_peek_that_is_interrupted_requeues_everything(
     spark: SparkSession, tmp_path: Path, nsqd: Nsqd, topic: str
 ) -> None:
     waiting(nsqd, topic, 3000)

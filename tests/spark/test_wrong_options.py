@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
+from pyspark.errors import AnalysisException, StreamingQueryException
 
 from tests.fixtures.servers import Nsqd
-from tests.fixtures.spark import published
+from tests.fixtures.spark import SPARK_PATIENCE, published
 from tests.spark.queries import (
     Query,
     await_depth,
@@ -30,50 +31,51 @@ def topic() -> str:
 
 
 WRONG = [
-    ({"maxMessagesPerPartition": "none"}, "maxMessagesPerPartition 'none'; allowed is a whole"),
-    ({"partitionsPerNsqd": "0"}, "partitionsPerNsqd '0'; allowed is a whole number of 1 to 100"),
-    ({"idleTimeout": "soon"}, "idleTimeout 'soon'; allowed is a time of 10ms to 1h"),
-    ({"idleTimeout": "60"}, "idleTimeout 60s; allowed is less than msgTimeout (60s)"),
-    ({"dedupe": "never"}, "dedupe 'never'; allowed is redelivered, always or off"),
-    ({"includeMetadata": "no"}, "includeMetadata 'no'; allowed is true or false"),
+    ({"maxMessagesPerPartition": "none"}, "maxMessagesPerPartition='none' is invalid"),
+    ({"partitionsPerNsqd": "0"}, "partitionsPerNsqd='0' is invalid: must be an integer"),
+    ({"idleTimeout": "soon"}, "idleTimeout='soon' is invalid: must be a duration"),
+    ({"idleTimeout": "60"}, "idleTimeout=60s is invalid: must be less than msgTimeout"),
+    ({"dedupe": "never"}, "dedupe='never' is invalid: must be redelivered, always"),
+    ({"includeMetadata": "no"}, "includeMetadata='no' is invalid: must be true or false"),
     ({"channel": "c#ephemeral"}, "channel: 'c#ephemeral' would lose messages"),
     ({"channel": None}, "channel is missing"),
     ({"topic": "a b"}, "topic: "),
-    ({"topicPattern": "x"}, "both of topic and topicPattern; give one of the two"),
-    ({"topic": None, "topicPattern": "("}, "topicPattern: '(' is no regular expression"),
-    ({"lookupd": "127.0.0.1:4161"}, "both of lookupd and nsqd; give one of the two"),
-    ({"nsqdHttp": "a:1,b:2"}, "nsqdHttp has 2 and nsqd 1 addresses"),
+    ({"topicPattern": "x"}, "both topic and topicPattern are given"),
+    ({"topic": None, "topicPattern": "("}, "topicPattern: '(' is not a regular expression"),
+    ({"lookupd": "127.0.0.1:4161"}, "both lookupd and nsqd are given"),
+    ({"nsqdHttp": "a:1,b:2"}, "nsqdHttp has 2 addresses and nsqd 1"),
     ({"spoolLocation": "hdfs://host/spool"}, "hdfs is not among the stores proven"),
     ({"spoolLocation": None}, "spoolLocation is missing"),
     ({"maxAttempts": "3"}, "deadLetterTopic is missing"),
-    ({"snappy": "true", "deflate": "true"}, "snappy and deflate can't be had together"),
+    ({"snappy": "true", "deflate": "true"}, "both snappy and deflate are set"),
     ({"tlsVerify": "false"}, "tlsVerify without tls"),
-    ({"maxMessagePerPartition": "1"}, "did you mean maxMessagesPerPartition?"),
+    ({"maxMessagePerPartition": "1"}, "did you mean 'maxMessagesPerPartition'?"),
     ({"maxBatchBytes": "1000"}, "maxBatchBytes is an option of write and writeStream, not of"),
-    ({"authSecrt": SECRET}, "did you mean authSecret?"),
-    ({"authSecret": SECRET, "authSecretEnv": "X"}, "authSecret and authSecretEnv; give one"),
+    ({"authSecrt": SECRET}, "did you mean 'authSecret'?"),
+    ({"authSecret": SECRET, "authSecretEnv": "X"}, "both authSecret and authSecretEnv are given"),
     ({"nsqdHttp": f"http://me:{SECRET}@host:0"}, "nsqdHttp: "),
-    ({"path": "/somewhere"}, "load, save and start take no path here"),
+    ({"path": "/somewhere"}, "load, save and start take no path"),
 ]
 
 
-@pytest.mark.parametrize(("change", "told"), WRONG)
+@pytest.mark.parametrize(("change", "expected"), WRONG)
 @pytest.mark.parametrize("kind", ["stream", "table"])
-def test_a_wrong_option_is_told_in_one_line_by_load(
+def test_an_invalid_option_is_reported_in_one_line_by_load(
     spark: SparkSession,
     tmp_path: Path,
     nsqd: Nsqd,
     kind: str,
     change: dict[str, str | None],
-    told: str,
+    expected: str,
 ) -> None:
-    from pyspark.errors import AnalysisException
-
     options = options_of(tmp_path, "orders", nsqd, **change)
     with pytest.raises(AnalysisException) as caught:
         (stream if kind == "stream" else table)(spark, options)
-    (line,) = (each for each in str(caught.value).splitlines() if "ConfigError: " in each)
-    assert told in line
+    first, *rest = str(caught.value).splitlines()
+    prefix = "[PYTHON_DATA_SOURCE_ERROR] Failed to create Python data source instance: "
+    assert first.startswith(f"{prefix}nsqflow.errors.ConfigError: ")
+    assert expected in first
+    assert [line.split(":")[0] for line in rest] == [" SQLSTATE"]
     assert SECRET not in str(caught.value)
 
 
@@ -81,13 +83,74 @@ def test_options_that_only_a_stream_or_only_a_table_takes_are_refused_elsewhere(
     spark: SparkSession, tmp_path: Path, nsqd: Nsqd, topic: str
 ) -> None:
     options = options_of(tmp_path, topic, nsqd)
-    with pytest.raises(Exception, match="ConfigError: startingPosition is an option of readStream"):
+    with pytest.raises(Exception, match="startingPosition is an option of readStream") as caught:
         table(spark, options | {"startingPosition": "latest"}).count()
+    assert (
+        first_line(str(caught.value)) == "startingPosition is an option of readStream, not of read"
+    )
     query = Query(stream(spark, options | {"mode": "peek"}), tmp_path)
-    assert "ConfigError: mode is an option of read, not of readStream" in query.failure()
+    assert first_line(query.failure()) == "mode is an option of read, not of readStream"
 
 
-def test_a_spool_that_cannot_be_written_is_told_before_anything_is_read(
+@pytest.mark.parametrize("trigger", [{"availableNow": True}, {"processingTime": "0 seconds"}])
+def test_an_option_that_becomes_invalid_is_reported_in_the_first_line_on_restart(
+    spark: SparkSession, tmp_path: Path, nsqd: Nsqd, topic: str, trigger: dict[str, Any]
+) -> None:
+    options = options_of(tmp_path, topic, nsqd)
+    published(nsqd, topic, 5)
+
+    def run(**more: str) -> None:
+        frame = stream(spark, options | more)
+        writer = frame.writeStream.format("noop").trigger(**trigger if more else {"once": True})
+        query = writer.option("checkpointLocation", str(tmp_path / "checkpoint")).start()
+        query.awaitTermination(int(SPARK_PATIENCE))
+
+    run()
+    with pytest.raises(StreamingQueryException) as failed:
+        run(mode="peek")
+    assert first_line(str(failed.value)) == "mode is an option of read, not of readStream"
+
+
+def test_an_invalid_option_of_the_sink_is_reported_in_the_first_line(
+    spark: SparkSession, tmp_path: Path, nsqd: Nsqd, topic: str
+) -> None:
+    options = {"nsqd": nsqd.tcp_address, "topic": topic, "maxBatchBytes": "x"}
+    rows = spark.range(1).selectExpr("cast(id as string) as value")
+    said = (
+        "maxBatchBytes='x' is invalid: must be a number of bytes from 1k to 1g (units: k, m, g for "
+        "1024, 1024**2, 1024**3)"
+    )
+    with pytest.raises(AnalysisException) as caught:
+        rows.write.format("nsq").options(**options).mode("append").save()
+    assert first_line(str(caught.value)) == said
+    ticks = spark.readStream.format("rate").load().selectExpr("cast(value as string) as value")
+    writer = ticks.writeStream.format("nsq").options(**options)
+    query = writer.option("checkpointLocation", str(tmp_path / "checkpoint")).start()
+    with pytest.raises(StreamingQueryException) as failed:
+        query.awaitTermination(int(SPARK_PATIENCE))
+    assert first_line(str(failed.value)) == said
+
+
+def test_an_error_at_the_start_of_a_query_is_in_the_first_line(
+    spark: SparkSession, tmp_path: Path, topic: str
+) -> None:
+    options = options_of(tmp_path, topic, nsqd="127.0.0.1:1", nsqdHttp="127.0.0.1:1")
+    said = "no nsqd is reachable: 127.0.0.1:1: "
+    assert first_line(Query(stream(spark, options), tmp_path).failure()).startswith(said)
+    with pytest.raises(AnalysisException) as caught:
+        table(spark, options).count()
+    assert first_line(str(caught.value)).startswith(said)
+
+
+def first_line(text: str) -> str:
+    """What the first line of an error of Spark's says in our words."""
+    first, _, _ = text.partition("\n")
+    _, found, ours = first.partition(": nsqflow.errors.")
+    assert found, text
+    return ours.partition(": ")[2]
+
+
+def test_a_spool_that_is_not_writable_is_reported_before_anything_is_read(
     spark: SparkSession, tmp_path: Path, nsqd: Nsqd, topic: str
 ) -> None:
     published(nsqd, topic, 5)

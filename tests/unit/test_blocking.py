@@ -10,12 +10,11 @@ from typing import Any
 
 import pytest
 
-from nsqflow import LocalProtocolError, Message, News
+from nsqflow import ClientEvent, LocalProtocolError, Message
 from nsqflow import protocol as nsq
 from nsqflow.blocking import Consumer
-from nsqflow.blocking import loop as module
-from nsqflow.blocking.calls import Errand
-from nsqflow.blocking.loop import LoopThread
+from nsqflow.blocking import loop_thread as module
+from nsqflow.blocking.loop_thread import CoroutineCall, LoopThread, LoopUser
 from tests.fixtures.loops import asynchronous, eventually
 from tests.fixtures.scripted import HANG, Connection, ScriptedNsqd
 from tests.fixtures.servers import PATIENCE
@@ -25,7 +24,7 @@ from tests.fixtures.servers import PATIENCE
 def thread() -> Iterator[LoopThread]:
     thread = LoopThread()
     yield thread
-    thread.end()
+    thread.stop()
 
 
 class Roadblock:
@@ -81,7 +80,7 @@ def test_an_interrupt_while_waking_the_loop_leaves_it_to_the_next(
     assert thread.call(lambda: "awake") == "awake"
 
 
-def test_an_outcome_is_returned_or_raised_where_it_is_waited_for(thread: LoopThread) -> None:
+def test_a_result_is_returned_or_raised_in_the_waiting_thread(thread: LoopThread) -> None:
     async def fail() -> None:
         await asyncio.sleep(0)
         raise ZeroDivisionError("in the loop")
@@ -93,7 +92,7 @@ def test_an_outcome_is_returned_or_raised_where_it_is_waited_for(thread: LoopThr
     with pytest.raises(ZeroDivisionError) as caught:
         thread.run(fail)
     names = [entry.name for entry in traceback.extract_tb(caught.value.__traceback__)]
-    here = "test_an_outcome_is_returned_or_raised_where_it_is_waited_for"
+    here = "test_a_result_is_returned_or_raised_in_the_waiting_thread"
     assert (names[0], names[-1]) == (here, "fail")
 
 
@@ -104,16 +103,15 @@ def test_a_plain_call_that_raises_is_raised_here(thread: LoopThread) -> None:
         thread.call(lambda: thread.run(lambda: asyncio.sleep(0)))
 
 
-def test_a_call_that_fails_does_not_hold_up_those_behind_it(
+def test_calls_after_one_that_fails_are_made(
     thread: LoopThread, caplog: pytest.LogCaptureFixture
 ) -> None:
     roadblock = Roadblock(thread)
-    behind = Errand[str](lambda: "done")
+    later = threading.Event()
     thread.post(lambda: 1 // 0)
-    thread.post(behind.begin)
+    thread.post(later.set)
     roadblock.lift.set()
-    behind.wait()
-    assert behind.result() == "done"
+    assert later.wait(PATIENCE)
     assert "ZeroDivisionError" in caplog.text
 
 
@@ -129,25 +127,25 @@ def test_what_would_end_a_program_does_not_end_the_loop(
     assert thread.call(lambda: "alive") == "alive"
 
 
-def test_who_waits_when_the_thread_ends_is_told() -> None:
+def test_a_call_that_waits_when_the_thread_ends_raises() -> None:
     thread = LoopThread()
-    errand = Errand[None](lambda: asyncio.sleep(PATIENCE))
-    thread.post(errand.begin)
-    thread.end()
-    errand.wait()
+    call = CoroutineCall[None](lambda: asyncio.sleep(PATIENCE))
+    thread.post(call.start)
+    thread.stop()
+    call.wait()
     with pytest.raises(LocalProtocolError, match="closed"):
-        errand.result()
+        call.result()
 
 
-def test_who_comes_after_the_end_is_told() -> None:
+def test_a_call_after_the_end_raises() -> None:
     thread = LoopThread()
-    thread.end()
+    thread.stop()
     with pytest.raises(LocalProtocolError, match="closed"):
         thread.call(list)
 
 
-def test_who_comes_while_it_ends_is_told() -> None:
-    """Whoever posts has an outcome, at whatever moment the thread ends."""
+def test_a_call_during_the_end_has_a_result() -> None:
+    """Each posted call has a result, at whatever moment the thread ends."""
     for _ in range(20):
         thread = LoopThread()
         outcomes: list[object] = []
@@ -169,22 +167,17 @@ def test_who_comes_while_it_ends_is_told() -> None:
         for asker in askers:
             asker.start()
         ready.wait(PATIENCE)
-        thread.end()
+        thread.stop()
         for asker in askers:
             asker.join(PATIENCE)
         assert len(outcomes) == 4
 
 
-class Lodger:
-    """The least that needs the thread."""
-
-    async def _leave(self) -> None: ...
-
-    def _forked(self) -> object: ...
+async def do_nothing() -> None: ...
 
 
-def test_the_thread_lives_as_long_as_somebody_needs_it() -> None:
-    first, second = Lodger(), Lodger()
+def test_the_thread_runs_as_long_as_it_has_a_user() -> None:
+    first, second = LoopUser(do_nothing, list), LoopUser(do_nothing, list)
     thread = module.lease(first)
     assert module.lease(second) is thread
     module.release(first, thread)
@@ -196,7 +189,7 @@ def test_the_thread_lives_as_long_as_somebody_needs_it() -> None:
     module.release(first, another)
 
 
-# The shelf
+# The thread queue
 
 
 def messages(*numbers: int) -> list[nsq.Message]:
@@ -214,8 +207,8 @@ async def test_what_a_lost_connection_had_sent_is_not_handed_out() -> None:
             served.append(connection)
             connection.send_messages(next(batches))
 
-    def on_event(news: News) -> None:
-        if news.kind == "disconnected":
+    def on_event(event: ClientEvent) -> None:
+        if event.kind == "disconnected":
             lost.set()
 
     def consume() -> list[bytes]:
@@ -238,7 +231,7 @@ async def test_what_a_lost_connection_had_sent_is_not_handed_out() -> None:
 
 
 @asynchronous
-async def test_what_an_error_left_on_the_shelf_is_given_back(
+async def test_messages_in_the_thread_queue_are_requeued_after_an_error(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     # Scripted: it must be known what was delivered before the other nsqd refuses.

@@ -5,15 +5,20 @@ import pickle
 
 import pytest
 
+import nsqflow
 from nsqflow import errors
 from nsqflow.errors import (
     SERVER_ERRORS,
+    AdminError,
+    BadMessageError,
     ConfigError,
     NsqError,
+    PipelineFailed,
     Ranges,
     RemoteProtocolError,
     RequestTimeout,
     ServerError,
+    copy_error,
 )
 
 # What nsqd 1.3.0 and 0.3.7-HA.1.13.0 are known to send.
@@ -73,11 +78,20 @@ CLASSES = [
 
 
 def make(cls: type[BaseException]) -> BaseException:
+    if issubclass(cls, AdminError):
+        return cls(500, "three words", "host:1/stats")
+    if issubclass(cls, PipelineFailed):
+        return cls({"out": "three words"})
     takes_two = issubclass(cls, ServerError | RemoteProtocolError)
     return cls("E_ONE", "two words") if takes_two else cls("three words")
 
 
 def test_every_code_has_its_own_class_and_no_other_code_is_known() -> None:
+    assert {code: cls.__name__ for code, cls in SERVER_ERRORS.items()} == CODES
+
+
+def test_a_class_of_a_user_takes_no_code_of_nsqd() -> None:
+    type("OwnError", (ServerError,), {})
     assert {code: cls.__name__ for code, cls in SERVER_ERRORS.items()} == CODES
 
 
@@ -94,7 +108,7 @@ def test_an_error_frame_becomes_the_class_of_its_code(code: str) -> None:
     assert str(error) == f"{code} topic name not valid"
 
 
-def test_a_code_that_nobody_knows_becomes_a_plain_server_error() -> None:
+def test_an_unknown_code_becomes_a_plain_server_error() -> None:
     error = ServerError.from_frame(b"E_NEW_IN_2031 whatever it means")
     assert type(error) is ServerError
     assert (error.code, error.text) == ("E_NEW_IN_2031", "whatever it means")
@@ -164,6 +178,39 @@ def test_a_protocol_error_says_its_code_before_its_text(
     assert str(error) == says
 
 
-def test_ranges_tell_what_became_of_which_messages() -> None:
+def test_ranges_show_the_result_of_each_message() -> None:
     ranges = Ranges((range(3), range(4, 5)), (range(3, 4),), ())
     assert str(ranges) == "accepted: 0 to 2, 4 to 4; refused: 3 to 3; uncertain: none"
+
+
+def test_every_error_is_exported_by_the_package() -> None:
+    raised = {
+        name
+        for name, value in vars(errors).items()
+        if isinstance(value, type) and issubclass(value, errors.NsqError)
+    }
+    assert {"TlsNotGrantedError", "InvalidCommandError"} <= raised <= {*nsqflow.__all__}
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        ServerError("E_NEW", "text"),
+        BadMessageError("E_BAD_MESSAGE"),
+        RemoteProtocolError("text", "E_INVALID"),
+        RequestTimeout("text"),
+        ConfigError("text"),
+    ],
+)
+def test_a_copy_says_the_same(error: NsqError) -> None:
+    error.add_note("from host:1")
+    error.__cause__ = OSError("why")
+    copy = copy_error(error)
+    assert copy is not error
+    assert type(copy) is type(error)
+    assert str(copy) == str(error)
+    assert copy.__notes__ == ["from host:1"]
+    assert copy.__cause__ is error.__cause__
+    if isinstance(error, ServerError | RemoteProtocolError):
+        assert isinstance(copy, ServerError | RemoteProtocolError)
+        assert copy.code == error.code

@@ -1,4 +1,4 @@
-"""What nsqd counts: ``/stats`` as objects."""
+"""nsqd's ``/stats`` as objects."""
 
 from __future__ import annotations
 
@@ -9,6 +9,8 @@ from typing import Any, TypeVar
 
 T = TypeVar("T")
 
+_MAX_COUNT = 2**63 - 1
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChannelStats:
@@ -16,24 +18,24 @@ class ChannelStats:
 
     name: str
     depth: int = 0
-    """Messages that wait, in memory and on disk."""
+    """Messages waiting, in memory and on disk."""
     backend_depth: int = 0
-    """Those of them that are on disk."""
+    """Messages waiting on disk."""
     in_flight_count: int = 0
     deferred_count: int = 0
     message_count: int = 0
-    """All there ever were, since nsqd started."""
+    """Messages received since nsqd started."""
     requeue_count: int = 0
     timeout_count: int = 0
     client_count: int = 0
     clients: tuple[Mapping[str, Any], ...] = field(default=(), repr=False)
-    """As nsqd describes them; empty if they were not asked for."""
+    """As nsqd describes them; empty if not requested."""
     paused: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicStats:
-    """One topic on one nsqd. Its depth is what no channel has yet."""
+    """One topic on one nsqd; its depth counts messages that no channel has yet."""
 
     name: str
     depth: int = 0
@@ -57,9 +59,9 @@ class NsqdStats:
 
 
 def parse_stats(data: Mapping[str, Any]) -> NsqdStats:
-    """Read the answer to ``/stats?format=json``; raise ValueError if it is something else.
+    """Parse the answer to ``/stats?format=json``; raise ValueError if it is invalid.
 
-    What is missing or null is empty, and what we don't know is left out.
+    Missing and null fields get defaults; unknown fields are ignored.
     """
     return NsqdStats(
         version=_read(data, "version", ""),
@@ -87,7 +89,7 @@ def _channel(data: Mapping[str, Any]) -> ChannelStats:
     clients = _objects(data, "clients")
     return ChannelStats(
         name=_read(data, "channel_name", ""),
-        client_count=_read(data, "client_count", len(clients)),  # an older nsqd has none
+        client_count=_read(data, "client_count", len(clients)),  # missing in old versions
         clients=clients,
         paused=_read(data, "paused", False),
         **{name: _read(data, name, 0) for name in counts},
@@ -107,4 +109,6 @@ def _read(data: Mapping[str, Any], name: str, default: T) -> T:
         return default
     if type(value) is not type(default):
         raise ValueError(f"{name} is {shorten(value)}; expected {type(default).__name__}")
+    if isinstance(value, int) and abs(value) > _MAX_COUNT:
+        raise ValueError(f"{name} is {shorten(value)}; expected 64 bits at most")
     return value

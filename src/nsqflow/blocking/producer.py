@@ -2,30 +2,30 @@
 
 from __future__ import annotations
 
-import asyncio
 import threading
 from collections.abc import Iterable, Mapping
 from functools import partial
-from types import TracebackType
 from typing import Any, Self, Unpack
 
-from nsqflow.blocking import loop
-from nsqflow.blocking.calls import Call
-from nsqflow.client import producer as client
+from nsqflow.blocking import loop_thread
+from nsqflow.blocking.loop_thread import LoopUser, PendingCall
 from nsqflow.client.options import ProducerOptions
-from nsqflow.client.parcel import Outcome, as_body
+from nsqflow.client.producer import producer as client
+from nsqflow.client.producer.config import ProducerConfig
+from nsqflow.config.reference import with_options
 from nsqflow.errors import LocalProtocolError
 from nsqflow.protocol import Receipt
 
 
+@with_options(ProducerConfig, omit=("nsqd", "lookupd"))
 class Producer:
-    """Publishes to one nsqd, several, or those that nsqlookupd knows; from any thread.
+    """Publishes to one nsqd, several, or those that nsqlookupd names; from any thread.
 
         with Producer("127.0.0.1:4150") as producer:
             producer.publish("orders", b"...")
 
-    It connects when it is first used. What several threads publish at the same time goes
-    out together.
+    It connects when it is first used. Messages that several threads publish at the same time
+    go out as one batch.
     """
 
     def __init__(
@@ -35,23 +35,20 @@ class Producer:
         lookupd: str | Iterable[str] = (),
         **options: Unpack[ProducerOptions],
     ) -> None:
-        self._make = partial(client.Producer, _kept(nsqd), lookupd=_kept(lookupd), **options)
+        self._make = partial(
+            client.Producer, _as_tuple(nsqd), lookupd=_as_tuple(lookupd), **options
+        )
         self._client = self._make()
-        self._config = self._client._config
-        self._thread: loop.LoopThread | None = None
+        self._thread: loop_thread.LoopThread | None = None
+        self._user = LoopUser(self._close_at_exit, self._detach_after_fork)
         self._closed = False
         self._closing = threading.RLock()
 
     def __enter__(self) -> Self:
-        self._begin().call(self._client._start)
+        self._start().run(self._client.__aenter__)
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def publish(
@@ -69,19 +66,15 @@ class Producer:
     ) -> Receipt | None:
         """Publish a message; return once nsqd has stored it.
 
-        ``delay`` defers its delivery. When time runs out before it is sent, that is a
-        ``RequestTimeout``; when it was sent and no answer came, ``PublishUncertain``.
+        ``delay`` defers its delivery. ``RequestTimeout`` is raised if the message was not sent
+        in time, ``PublishUncertain`` if it was sent and not answered.
         """
-        thread = self._thread or self._begin()
-        special = (delay, key, partition, trace, headers, tag, timeout)
-        if special != _NOTHING_SPECIAL:
-            publish = partial(
-                self._client.publish, topic, body, delay=delay, key=key, partition=partition,
-                trace=trace, headers=headers, tag=tag, timeout=timeout,
-            )  # fmt: skip
-            return thread.run(publish)
-        body = as_body(body, self._config.max_msg_size)
-        return thread.ask(_Letter(self._client, topic, body))
+        thread = self._thread or self._start()
+        send = partial(
+            self._client.send, topic, body, delay=delay, key=key, partition=partition,
+            trace=trace, headers=headers, tag=tag, timeout=timeout, wait=True,
+        )  # fmt: skip
+        return thread.wait_for(PendingCall(send))
 
     def publish_many(
         self,
@@ -94,11 +87,11 @@ class Producer:
     ) -> None:
         """Publish several messages, in as few commands as fit; return once all are stored.
 
-        If it fails, the exception's ``ranges`` tell what became of which. One command is
-        stored as a whole or not at all.
+        If it fails, the exception's ``ranges`` say which messages were accepted, refused or
+        are uncertain. One command is stored as a whole or not at all.
         """
-        thread = self._thread or self._begin()
-        bodies = list(bodies)  # here: it may be a generator that waits for something
+        thread = self._thread or self._start()
+        bodies = list(bodies)  # not in the loop: a generator may block
         thread.run(
             partial(
                 self._client.publish_many, topic, bodies, key=key, partition=partition,
@@ -107,9 +100,9 @@ class Producer:
         )  # fmt: skip
 
     def close(self) -> None:
-        """Wait until what was published has its outcome, then disconnect.
+        """Wait for the results of all messages, then disconnect.
 
-        Each has one within its own timeout.
+        Each has a result within its own timeout.
         """
         with self._closing:
             self._closed = True
@@ -117,17 +110,16 @@ class Producer:
             if thread is not None:
                 thread.run(self._client.close)
                 self._thread = None
-                loop.release(self, thread)
+                loop_thread.release(self._user, thread)
 
     # For the background thread
 
-    async def _leave(self) -> None:
-        """Close: the interpreter exits."""
+    async def _close_at_exit(self) -> None:
         self._closed = True
         await self._client.close()
 
-    def _forked(self) -> object:
-        """Begin anew: the connections are the parent's."""
+    def _detach_after_fork(self) -> object:
+        """Start again in a forked child: the connections belong to the parent."""
         inherited, self._client = self._client, self._make()
         self._thread = None
         self._closing = threading.RLock()
@@ -135,52 +127,15 @@ class Producer:
 
     # Private methods
 
-    def _begin(self) -> loop.LoopThread:
-        with loop.lock:
+    def _start(self) -> loop_thread.LoopThread:
+        with loop_thread.lock:
             if self._closed:
                 raise LocalProtocolError("the producer is closed")
             if self._thread is None:
-                self._thread = loop.lease(self)
+                self._thread = loop_thread.lease(self._user)
             return self._thread
 
 
-class _Letter(Call[Receipt | None]):
-    """A message on its way to the outbox: what ``publish`` does, less a task for each."""
-
-    __slots__ = ("_body", "_outcome", "_producer", "_topic")
-
-    def __init__(self, producer: client.Producer, topic: str, body: bytes) -> None:
-        super().__init__()
-        self._producer = producer
-        self._topic = topic
-        self._body = body
-        self._outcome: Outcome | None = None
-
-    def begin(self) -> None:
-        """Put it into the outbox."""
-        try:
-            self._outcome = self._add()
-        except Exception as error:
-            self.fail(error)
-        else:
-            self._outcome.add_done_callback(self.settle)
-
-    def withdraw(self) -> None:
-        """See that it is not sent, unless it was."""
-        if self._outcome is not None:
-            self._outcome.cancel()
-
-    def _add(self) -> Outcome:
-        producer, body = self._producer, self._body
-        outbox = (producer._pool or producer._start()).outbox
-        if outbox.room.has(len(body) + 4):
-            return outbox.add(self._topic, body, producer._config.publish_timeout)
-        return asyncio.get_running_loop().create_task(producer.publish(self._topic, body))
-
-
-_NOTHING_SPECIAL = (None,) * 7
-
-
-def _kept(addresses: str | Iterable[str]) -> str | tuple[str, ...]:
-    """Return addresses that can be read again, after a fork."""
+def _as_tuple(addresses: str | Iterable[str]) -> str | tuple[str, ...]:
+    """Return addresses as a tuple, which can be iterated again after a fork."""
     return addresses if isinstance(addresses, str) else tuple(addresses)

@@ -1,4 +1,4 @@
-"""An NSQ in your process: for the first five minutes, for development, for tests."""
+"""NSQ in your process: for first steps, development and tests."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from nsqflow.broker.background import BackgroundBroker
     from nsqflow.broker.embedded import Broker
 else:
-    # Lazily: pytest loads the plugin in here with every run.
+    # Imported lazily: every pytest run loads the plugin in this package.
     _MODULE_OF = {
         "BackgroundBroker": "nsqflow.broker.background",
         "Broker": "nsqflow.broker.embedded",

@@ -1,4 +1,4 @@
-"""The broker on a thread of its own, for code that has no event loop."""
+"""The broker on a thread of its own, for code without an event loop."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from nsqflow.errors import LocalProtocolError
 
 T = TypeVar("T")
 
-_PATIENCE = 60.0  # seconds for the broker to do what it is told
+_TIMEOUT = 60.0  # seconds for each call
 
 
 class BackgroundBroker:
@@ -36,17 +36,17 @@ class BackgroundBroker:
 
     @property
     def nsqd_addresses(self) -> list[str]:
-        """Where clients connect to; also of nodes that are stopped."""
+        """The TCP addresses of all nsqd, including stopped nodes."""
         return self._broker.nsqd_addresses
 
     @property
     def nsqd_http_addresses(self) -> list[str]:
-        """Where the HTTP APIs of the nsqd are."""
+        """The HTTP addresses of all nsqd."""
         return self._broker.nsqd_http_addresses
 
     @property
     def lookupd_addresses(self) -> list[str]:
-        """Where nsqlookupd is asked, over HTTP."""
+        """The HTTP addresses of all nsqlookupd."""
         return self._broker.lookupd_addresses
 
     def start(self) -> None:
@@ -55,7 +55,7 @@ class BackgroundBroker:
             raise LocalProtocolError("the broker has been started already")
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="nsqflow-broker")
-        self._thread.daemon = True  # a program that forgets to stop it must still end
+        self._thread.daemon = True  # a program that does not stop the broker must still exit
         self._thread.start()
         try:
             self._wait(self._broker.start())
@@ -64,7 +64,7 @@ class BackgroundBroker:
             raise
 
     def stop(self) -> None:
-        """Stop all that runs, and the thread; no matter if it is stopped already."""
+        """Stop all nodes and the thread; do nothing if it is stopped already."""
         if self._loop is None:
             return
         try:
@@ -87,11 +87,15 @@ class BackgroundBroker:
         ordered: bool = False,
         extended: bool = False,
     ) -> None:
-        """Create a topic on all nodes that run."""
+        """Create a topic on all running nodes."""
         self._wait(self._broker.create_topic(name, partitions, replicas, ordered, extended))
 
+    def create_channel(self, topic: str, channel: str) -> None:
+        """Create a channel on all nodes."""
+        self._wait(self._broker.create_channel(topic, channel))
+
     def start_node(self, node: int) -> None:
-        """Start a node that was stopped or killed, on the ports that it had."""
+        """Start a node that was stopped or killed, on the same ports."""
         self._wait(self._broker.start_node(node))
 
     def stop_node(self, node: int) -> None:
@@ -99,19 +103,31 @@ class BackgroundBroker:
         self._wait(self._broker.stop_node(node))
 
     def kill_node(self, node: int) -> None:
-        """End a node as ``kill -9`` does: what is not on disk is lost, but for the names."""
+        """End a node as ``kill -9`` does."""
         self._wait(self._broker.kill_node(node))
 
+    def move_leader(self, topic: str, partition: int, node: int) -> None:
+        """Let another node of a redesigned cluster lead a partition."""
+        self._wait(self._broker.move_leader(topic, partition, node))
+
+    def stop_lookupd(self, number: int) -> None:
+        """Stop one of the nsqlookupd of a redesigned cluster."""
+        self._wait(self._broker.stop_lookupd(number))
+
+    def start_lookupd(self, number: int) -> None:
+        """Start an nsqlookupd that was stopped."""
+        self._wait(self._broker.start_lookupd(number))
+
     def fail_next(self, command: str, code: str) -> None:
-        """Have the next command of this name, on whichever node, answered with an error."""
+        """Respond to the next command of this name, on any node, with an error."""
         self._call(self._broker.fail_next, command, code)
 
     def drop_connections(self) -> None:
-        """Cut all connections of clients."""
+        """Abort all client connections."""
         self._call(self._broker.drop_connections)
 
     def slow(self, seconds: float) -> None:
-        """Delay all that clients are sent by so much, until it is set to 0 again."""
+        """Delay everything sent to clients by ``seconds``; 0 ends the delay."""
         self._call(self._broker.slow, seconds)
 
     def _call(self, act: Any, *arguments: object) -> None:
@@ -120,16 +136,16 @@ class BackgroundBroker:
 
         self._wait(call())
 
-    def _wait(self, doing: Coroutine[Any, Any, T]) -> T:
+    def _wait(self, coroutine: Coroutine[Any, Any, T]) -> T:
         if self._loop is None:
-            doing.close()
+            coroutine.close()
             raise LocalProtocolError("the broker is not running: call start() first")
-        return asyncio.run_coroutine_threadsafe(doing, self._loop).result(_PATIENCE)
+        return asyncio.run_coroutine_threadsafe(coroutine, self._loop).result(_TIMEOUT)
 
     def _end(self) -> None:
         assert self._loop is not None
         assert self._thread is not None
         self._loop.call_soon_threadsafe(self._loop.stop)
-        self._thread.join(_PATIENCE)
+        self._thread.join(_TIMEOUT)
         self._loop.close()
         self._loop = self._thread = None

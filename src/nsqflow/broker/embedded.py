@@ -1,41 +1,44 @@
-"""An NSQ in your process: nsqd and nsqlookupd, on free ports of the loopback interface.
+"""NSQ in your process: nsqd and nsqlookupd, on free ports of the loopback interface.
 
     async with Broker() as broker:
         async with nsqflow.Producer(broker.nsqd_addresses) as producer:
             ...
 
-It is for one machine: the first five minutes, development, tests, small jobs. In production,
-run the real nsqd.
+It is for one machine: first steps, development, tests, small jobs. In production, run
+the real nsqd.
 """
 
 from __future__ import annotations
 
-import asyncio
-import contextlib
-from dataclasses import replace
+from dataclasses import fields
 from pathlib import Path
 from typing import Any, Self
 
-from nsqflow.broker.address import TcpAddress, parse_listen_address
-from nsqflow.broker.engine.engine import Engine
-from nsqflow.broker.lookupd.daemon import Nsqlookupd
-from nsqflow.broker.nsqd.daemon import Nsqd
-from nsqflow.broker.nsqd.faults import Faults
-from nsqflow.broker.options import LookupdOptions, NsqdOptions
-from nsqflow.errors import ConfigError, LocalProtocolError, NetworkError
-from nsqflow.protocol import check_topic
+from nsqflow.address import TcpAddress, parse_listen_address
+from nsqflow.broker.classic_cluster import ClassicCluster
+from nsqflow.broker.nsqd.fault_injection import FaultInjector
+from nsqflow.broker.options import NsqdOptions
+from nsqflow.broker.redesigned.cluster import LOOKUPDS, PartitionedCluster
+from nsqflow.broker.redesigned.options import NSQD_DEFAULTS, ClusterOptions
+from nsqflow.config.options import did_you_mean
+from nsqflow.errors import ConfigError, LocalProtocolError
+from nsqflow.protocol import TopicMeta, check_channel, check_topic
 
-_PATIENCE = 30.0  # seconds for nsqlookupd, which is in the same loop, to hear of an nsqd
 _ANY_PORT = "127.0.0.1:0"
-_DOORS = ("tcp_address", "http_address", "https_address")
+_LISTENERS = ("tcp_address", "http_address", "https_address")
+_DIALECTS = ("classic", "redesigned")
 
 
 class Broker:
-    """One nsqlookupd and one or several nsqd.
+    """One nsqlookupd and one or several nsqd; or a cluster of the redesigned NSQ.
 
-    ``nsqd_options`` are those of nsqd, by the names of its flags (``msg_timeout=2``); times are
-    in seconds. Without ``data_path`` all is in memory, and gone with the broker; with it,
-    every publish is on disk before it is answered, and there again the next time.
+    ``nsqd_options`` are nsqd's options, named like its flags (``msg_timeout=2``); times are in
+    seconds. Without ``data_path`` all messages are in memory and lost with the broker; with it,
+    every publish is on disk before it is acknowledged, and the next broker continues with it.
+
+    With ``dialect="redesigned"`` topics have partitions, which nodes lead and replicate, and there
+    are two nsqlookupd. It is always in memory. Options say how long changes of leaders take, and
+    which hazards of the real servers there are (``docs/redesigned.md``).
     """
 
     def __init__(
@@ -45,61 +48,60 @@ class Broker:
         data_path: str | Path | None = None,
         **nsqd_options: Any,
     ) -> None:
-        if dialect != "classic":
-            raise ConfigError(f"dialect {dialect!r}; this version has 'classic' alone")
+        if dialect not in _DIALECTS:
+            raise ConfigError(
+                f"dialect={dialect!r} is invalid: must be {' or '.join(map(repr, _DIALECTS))}"
+            )
         if nodes not in range(1, 101):
-            raise ConfigError(f"nodes {nodes!r}; 1 to 100 are allowed")
-        self._faults = Faults()
-        self._lookupd: Nsqlookupd | None = None  # while it runs
-        self._options = [_options(i, data_path, nsqd_options) for i in range(nodes)]
-        self._nodes: list[Nsqd | None] = [None] * nodes
-        self._engines: list[Engine | None] = [None] * nodes  # of nodes that are stopped
-        self._addresses = [("", "")] * nodes
-        self._turns = [asyncio.Lock() for _ in range(nodes)]  # one thing at a time with each node
+            raise ConfigError(f"nodes={nodes!r} is invalid: must be an integer from 1 to 100")
+        self._nodes = nodes
+        self._faults = FaultInjector()
+        self._classic: ClassicCluster | None = None
+        self._redesigned: PartitionedCluster | None = None
+        self._cluster: ClassicCluster | PartitionedCluster
+        if dialect == "classic":
+            options = [_nsqd_options(i, data_path, nsqd_options) for i in range(nodes)]
+            self._cluster = self._classic = ClassicCluster(options, self._faults)
+        else:
+            self._cluster = self._redesigned = _redesigned_cluster(
+                nodes, data_path, nsqd_options, self._faults
+            )
 
-    # Where it is.
+    # Addresses
 
     @property
     def nsqd_addresses(self) -> list[str]:
-        """Where clients connect to, once it has started; also of nodes that are stopped."""
-        return [tcp for tcp, _ in self._addresses if tcp]
+        """The TCP addresses of all nsqd after the start, including stopped nodes."""
+        return self._cluster.nsqd_addresses
 
     @property
     def nsqd_http_addresses(self) -> list[str]:
-        """Where the HTTP APIs of the nsqd are."""
-        return [http for _, http in self._addresses if http]
+        """The HTTP addresses of all nsqd."""
+        return self._cluster.nsqd_http_addresses
 
     @property
     def lookupd_addresses(self) -> list[str]:
-        """Where nsqlookupd is asked, over HTTP."""
-        return [self._lookupd.http_address] if self._lookupd else []
+        """The HTTP addresses of all nsqlookupd."""
+        return self._cluster.lookupd_addresses
 
-    # Its life.
+    # Starting and stopping
 
     async def start(self) -> None:
-        """Start all nodes; returns when nsqlookupd knows them.
+        """Start all nodes; return when they are registered with nsqlookupd.
 
-        A broker that was stopped can be started again, and goes on with what it has kept.
+        A broker that was stopped can be started again and continues with the messages it kept.
         """
-        if self._lookupd is not None:
+        if self._cluster.running:
             raise LocalProtocolError("the broker is running already")
-        self._lookupd = Nsqlookupd(LookupdOptions(tcp_address=_ANY_PORT, http_address=_ANY_PORT))
         try:
-            await self._lookupd.start()
-            for i in range(len(self._nodes)):
-                await self.start_node(i)
+            await self._cluster.start()
         except BaseException:
             await self.stop()
             raise
 
     async def stop(self) -> None:
-        """Stop all that runs; no matter if nothing does."""
-        lookupd, self._lookupd = self._lookupd, None
-        async with contextlib.AsyncExitStack() as stack:
-            if lookupd is not None:
-                stack.push_async_callback(lookupd.stop)
-            for i in range(len(self._nodes)):
-                stack.push_async_callback(self._stop_if_running, i)
+        """Stop everything; do nothing if it is stopped already."""
+        await self._cluster.stop()
 
     async def __aenter__(self) -> Self:
         await self.start()
@@ -116,120 +118,156 @@ class Broker:
         ordered: bool = False,
         extended: bool = False,
     ) -> None:
-        """Create a topic on all nodes that run (classic NSQ also makes it with the first use)."""
+        """Create a topic on all running nodes (classic NSQ also creates it on first use).
+
+        The arguments are the redesigned NSQ's, where the topic is writable when this returns.
+        """
+        check_topic(name)
+        if self._classic is None:
+            meta = TopicMeta(
+                partition_num=partitions,
+                replica=replicas,
+                ordered=ordered,
+                extend_support=extended,
+                # Without it, each partition of an ordinary topic is on another node.
+                multi_part=not ordered and partitions * replicas > self._nodes,
+            )
+            await self._partitioned("topics with partitions").new_topic(name, meta)
+            return
         if (partitions, replicas, ordered, extended) != (1, 1, False, False):
             raise ConfigError(
                 f"topic {name!r} with partitions={partitions}, replicas={replicas}, "
-                f"ordered={ordered}, extended={extended}; classic NSQ has none of them"
+                f"ordered={ordered}, extended={extended}: classic NSQ supports none of these"
             )
-        check_topic(name)
-        for node in self._running():
-            node.engine.topic(name, node.now())
-            node.pump()
-            await node.stored()
+        await self._classic.new_topic(name)
+
+    async def create_channel(self, topic: str, channel: str) -> None:
+        """Create a channel on all nodes, so that it gets what is published from now on."""
+        check_topic(topic)
+        check_channel(channel)
+        if self._classic is not None:
+            await self._classic.new_channel(topic, channel)
+        else:
+            self._partitioned("channels").new_channel(topic, channel)
 
     async def start_node(self, node: int) -> None:
-        """Start a node that was stopped or killed, on the ports that it had."""
-        async with self._turn(node):
-            if self._nodes[node] is not None:
-                raise ConfigError(f"node {node} is running")
-            await self._start(node)
+        """Start a node that was stopped or killed, on the same ports."""
+        if not self._cluster.running:
+            raise LocalProtocolError("the broker is not running: call start() first")
+        await self._cluster.start_node(self._checked(node))
 
     async def stop_node(self, node: int) -> None:
-        """Stop a node as SIGTERM does: it keeps its messages, also those in memory."""
-        async with self._turn(node):
-            nsqd = self._running_node(node)
-            self._engines[node] = None if nsqd.durable else nsqd.engine
-            await nsqd.stop()
-            self._nodes[node] = None
+        """Stop a node as SIGTERM does: it keeps its messages, even those in memory.
+
+        In a redesigned cluster other nodes lead its partitions first, if they have a copy.
+        """
+        await self._cluster.stop_node(self._checked(node))
 
     async def kill_node(self, node: int) -> None:
-        """End a node as ``kill -9`` does: what is not on disk is lost, but for the names."""
-        async with self._turn(node):
-            nsqd = self._running_node(node)
-            self._engines[node] = None if nsqd.durable else nsqd.engine.without_messages()
-            await nsqd.kill()
-            self._nodes[node] = None
+        """End a node as ``kill -9`` does.
 
-    # Faults, for tests.
+        On classic NSQ messages in memory are lost, topics and channels stay. In a redesigned
+        cluster other nodes lead its partitions after ``election_delay``, if they have a copy.
+        """
+        await self._cluster.kill_node(self._checked(node))
+
+    async def move_leader(self, topic: str, partition: int, node: int) -> None:
+        """Let another node lead a partition, of which it gets a copy if it has none."""
+        cluster = self._partitioned("leaders")
+        found = cluster.find_partition(topic, partition)
+        if self._checked(node) not in cluster.running_nodes():
+            raise ConfigError(f"node {node} is not running")
+        await cluster.move_leader(found, node)
+
+    async def stop_lookupd(self, number: int) -> None:
+        """Stop one of the nsqlookupd of a redesigned cluster."""
+        await self._partitioned("several nsqlookupd").stop_lookupd(_checked_lookupd(number))
+
+    async def start_lookupd(self, number: int) -> None:
+        """Start an nsqlookupd that was stopped, on the same port."""
+        await self._partitioned("several nsqlookupd").start_lookupd(_checked_lookupd(number))
+
+    # Fault injection, for tests
 
     def fail_next(self, command: str, code: str) -> None:
-        """Have the next command of this name, on whichever node, answered with an error.
+        """Respond to the next command of this name, on any node, with an error.
 
         ``fail_next("PUB", "E_PUB_FAILED")``: the command has no effect; where nsqd closes the
-        connection behind such an error, so does the broker.
+        connection after such an error, so does the broker.
         """
         self._faults.fail_next(command, code)
 
     def drop_connections(self) -> None:
-        """Cut all connections of clients."""
-        for node in self._running():
-            for client in [*node.clients]:
+        """Abort all client connections."""
+        for nsqd in self._cluster.servers():
+            for client in [*nsqd.clients]:
                 client.abort()
 
     def slow(self, seconds: float) -> None:
-        """Delay all that clients are sent by so much, until it is set to 0 again."""
+        """Delay everything sent to clients by ``seconds``; 0 ends the delay."""
         self._faults.slow(seconds)
 
     # Private methods
 
-    async def _start(self, node: int) -> None:
-        if self._lookupd is None:
-            raise LocalProtocolError("the broker is not running: call start() first")
-        options = replace(self._options[node], lookupd_tcp_address=(self._lookupd.tcp_address,))
-        nsqd = Nsqd(options, self._engines[node])
-        nsqd.faults = self._faults
-        await nsqd.start()
-        self._nodes[node] = nsqd
-        self._addresses[node] = nsqd.tcp_address, nsqd.http_address
-        self._options[node] = replace(
-            options, tcp_address=nsqd.tcp_address, http_address=nsqd.http_address
+    def _checked(self, node: int) -> int:
+        if node not in range(self._nodes):
+            raise ConfigError(
+                f"node={node!r} is invalid: must be an integer from 0 to {self._nodes - 1}"
+            )
+        return node
+
+    def _partitioned(self, what: str) -> PartitionedCluster:
+        if self._redesigned is None:
+            raise ConfigError(f"classic NSQ has no {what}: use Broker(dialect='redesigned')")
+        return self._redesigned
+
+
+def _redesigned_cluster(
+    nodes: int, data_path: str | Path | None, given: dict[str, Any], faults: FaultInjector
+) -> PartitionedCluster:
+    if data_path is not None:
+        raise ConfigError(
+            f"data_path={str(data_path)!r} is invalid: a redesigned Broker is always in memory"
         )
-        try:
-            async with asyncio.timeout(_PATIENCE):
-                await nsqd.lookup_peers.registered()
-        except TimeoutError:
-            raise NetworkError(
-                f"node {node} could not register with nsqlookupd within {_PATIENCE:g} s"
-            ) from None
-
-    async def _stop_if_running(self, node: int) -> None:
-        async with self._turns[node]:
-            pass  # somebody else may be stopping it
-        if self._nodes[node] is not None:
-            await self.stop_node(node)
-
-    def _turn(self, node: int) -> asyncio.Lock:
-        if node not in range(len(self._nodes)):
-            raise ConfigError(f"node {node!r}; there are 0 to {len(self._nodes) - 1}")
-        return self._turns[node]
-
-    def _running_node(self, node: int) -> Nsqd:
-        nsqd = self._nodes[node]
-        if nsqd is None:
-            raise ConfigError(f"node {node} is not running")
-        return nsqd
-
-    def _running(self) -> list[Nsqd]:
-        return [node for node in self._nodes if node is not None]
+    own = {each.name for each in fields(ClusterOptions)}
+    options = ClusterOptions(**{name: given[name] for name in given if name in own})
+    shared = NSQD_DEFAULTS | {name: given[name] for name in given if name not in own}
+    nsqd_options = [_nsqd_options(i, None, shared, sorted(own)) for i in range(nodes)]
+    return PartitionedCluster(nsqd_options, options, faults)
 
 
-def _options(node: int, data_path: str | Path | None, given: dict[str, Any]) -> NsqdOptions:
-    values: dict[str, Any] = dict.fromkeys(_DOORS, _ANY_PORT) | {"node_id": node} | given
+def _nsqd_options(
+    node: int,
+    data_path: str | Path | None,
+    given: dict[str, Any],
+    also_known: list[str] | None = None,
+) -> NsqdOptions:
+    values: dict[str, Any] = dict.fromkeys(_LISTENERS, _ANY_PORT) | {"node_id": node} | given
     if data_path is not None:
         folder = Path(data_path) / f"nsqd-{node}"
         try:
             folder.mkdir(parents=True, exist_ok=True)
         except OSError as error:
-            raise ConfigError(f"data_path {str(data_path)!r}: {error}") from None
+            raise ConfigError(f"data_path={str(data_path)!r} is invalid: {error}") from None
         values["data_path"] = str(folder)
     if given.get("lookupd_tcp_address"):
-        raise ConfigError("lookupd_tcp_address; a Broker has an nsqlookupd of its own")
-    for door in ("tcp_address", "http_address"):
-        # nsqlookupd takes no nsqd without both ports.
-        if not isinstance(parse_listen_address(door, values[door]), TcpAddress):
-            raise ConfigError(f"{door} {values[door]!r}; a Broker needs host:port here")
-    try:
-        return NsqdOptions(**values)
-    except TypeError as error:
-        raise ConfigError(f"nsqd options: {error}") from None
+        raise ConfigError("lookupd_tcp_address is not allowed: a Broker has its own nsqlookupd")
+    for listener in ("tcp_address", "http_address"):
+        # nsqlookupd refuses an nsqd without both ports.
+        if not isinstance(parse_listen_address(listener, values[listener]), TcpAddress):
+            raise ConfigError(
+                f"{listener}={values[listener]!r} is invalid: must be host:port in a Broker"
+            )
+    known = [field.name for field in fields(NsqdOptions) if field.init]
+    for name in given:
+        if name not in known:
+            names = ["dialect", "nodes", "data_path", *known, *(also_known or ())]
+            hint = did_you_mean(name, names)
+            raise ConfigError(f"Broker has no option {name!r}" + (f"; {hint}" if hint else ""))
+    return NsqdOptions(**values)
+
+
+def _checked_lookupd(number: int) -> int:
+    if number not in range(LOOKUPDS):
+        raise ConfigError(f"number={number!r} is invalid: must be an integer from 0 to 1")
+    return number

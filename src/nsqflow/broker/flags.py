@@ -1,21 +1,19 @@
-"""The command lines and config files of the real daemons.
+"""Command lines and config files of nsqd and nsqlookupd, as the real daemons read them.
 
-Flags are as Go reads them: ``-name=value``, ``--name value``, ``-name`` alone for what is true or
-false; the last of several counts, but lists grow. A config file is TOML. A flag wins over it.
+Flags have Go's syntax: ``-name=value``, ``--name value``, and ``-name`` alone for a boolean. The
+last of several counts, except that lists grow. A config file is TOML; a flag overrides it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import MISSING, dataclass, fields
-from difflib import get_close_matches
-from typing import Any, Generic, TypeVar
+from dataclasses import dataclass
+from typing import Any, Generic
 
-from nsqflow.broker.options import DaemonOptions, LookupdOptions, NsqdOptions, Option
-from nsqflow.broker.values import Kind, Switch, Text
+from nsqflow.broker.options import D, LookupdOptions, NsqdOptions
+from nsqflow.config.kinds import Boolean, Kind, Text
+from nsqflow.config.options import declared_options, did_you_mean
 from nsqflow.errors import ConfigError
-
-D = TypeVar("D", bound=DaemonOptions)
 
 
 class FlagError(ConfigError):
@@ -24,7 +22,7 @@ class FlagError(ConfigError):
 
 @dataclass(frozen=True, slots=True)
 class Flag:
-    """A flag that is known."""
+    """A known flag."""
 
     name: str
     kind: Kind
@@ -33,15 +31,24 @@ class Flag:
     option: str | None = None
     """The field of the options that it sets."""
     key: str = ""
-    """What a config file calls it; empty if it has no place there."""
+    """Its key in a config file; empty if it has none."""
     works: bool = True
-    """False for one of the real daemon that has no effect here."""
+    """False for a flag of the real daemon that has no effect here."""
 
     def usage(self) -> str:
-        """Write how it is used, in the way of Go."""
-        shown = self.kind.show(self.default)
+        """Return its lines of the usage text, as Go formats them."""
+        shown = self.kind.show_go(self.default)
         default = f" (default {shown})" if shown else ""
         return f"  -{self.name} {self.kind.label}".rstrip() + f"\n    \t{self.text}{default}\n"
+
+    def parse(self, text: str) -> Any:
+        """Return the value of a text; raise ``FlagError`` if it can't be read."""
+        if not self.works:
+            return text
+        try:
+            return (text,) if self.kind.is_list else self.kind.from_go(f"-{self.name}", text)
+        except ConfigError as error:
+            raise FlagError(str(error)) from None
 
 
 class Flags(Generic[D]):
@@ -50,22 +57,27 @@ class Flags(Generic[D]):
     def __init__(self, program: str, options: type[D], idle: Iterable[Flag] = ()) -> None:
         self.program = program
         self.prefix = f"[{program}] "
-        """What its log lines begin with, while no option says otherwise."""
+        """The prefix of log lines until the options are read."""
         self._options = options
+        working = [
+            Flag(one.field.replace("_", "-"), one.kind, one.text, one.default, one.field, one.name)
+            for one in declared_options(options)
+            if one.has_flag
+        ]
         known = [
             Flag("config", Text(), "path of a config file"),
-            Flag("help", Switch(), "print this"),
-            Flag("version", Switch(), "print the version"),
-            _idle("verbose", Switch()),
+            Flag("help", Boolean(), "print this help"),
+            Flag("version", Boolean(), "print the version"),
+            _idle("verbose", Boolean()),
             *idle,
-            *self._working(),
+            *working,
         ]
         self._flags = {flag.name: flag for flag in sorted(known, key=lambda flag: flag.name)}
 
     def read(self, arguments: Sequence[str]) -> dict[str, Any]:
-        """Read a command line; gives the flags on it and their values.
+        """Return the flags of a command line and their values; raise ``FlagError``.
 
-        It reads no further than ``-help``. Raises ``FlagError``.
+        It stops reading at ``-help``.
         """
         given: dict[str, Any] = {}
         left = list(reversed(arguments))
@@ -76,16 +88,17 @@ class Flags(Generic[D]):
             flag, text = self._split(argument)
             if text is None:
                 text = "true" if flag.kind.is_bool else self._next(flag, left)
-            value = _parse(flag, text)
+            value = flag.parse(text)
             given[flag.name] = given.get(flag.name, ()) + value if flag.kind.is_list else value
         if left and "help" not in given:
             raise self._stray(left.pop())
         return given
 
     def options(self, given: dict[str, Any]) -> tuple[D, list[str]]:
-        """Make the options of what was given, and of the config file if there is one.
+        """Return the options set by the flags and the config file, and warnings.
 
-        Gives, too, what is to be told about flags that have no effect. Raises ``ConfigError``.
+        The warnings are about flags and keys that have no effect. Raise ``ConfigError`` for an
+        invalid value.
         """
         values, warnings = dict[str, Any](), list[str]()
         if path := given.get("config"):
@@ -99,22 +112,12 @@ class Flags(Generic[D]):
         return self._options(**values), warnings
 
     def usage(self) -> str:
-        """Tell all flags."""
+        """Return the usage text."""
         lines = (flag.usage() for flag in self._flags.values())
         return f"Usage of {self.program}:\n{''.join(lines)}"
 
-    def _working(self) -> list[Flag]:
-        flags = []
-        for f in fields(self._options):
-            known: Option = f.metadata["option"]
-            if known.has_flag:
-                name, key = f.name.replace("_", "-"), known.name or f.name
-                default = None if f.default is MISSING else f.default
-                flags.append(Flag(name, known.kind, known.text, default, f.name, key))
-        return flags
-
     def _split(self, argument: str) -> tuple[Flag, str | None]:
-        """Take a flag apart: which one it is, and its value if that is in the same word."""
+        """Return an argument's flag, and its value if the argument has one."""
         body = argument.removeprefix("-")
         if body == argument or not body:
             raise self._stray(argument)
@@ -122,18 +125,19 @@ class Flags(Generic[D]):
         if name == "h":
             name = "help"
         if name not in self._flags:
-            hint = _hint(name, self._flags, "-")
+            hint = did_you_mean(f"-{name}", [f"-{known}" for known in self._flags])
+            hint = f" ({hint})" if hint else ""
             raise FlagError(f"unknown flag {argument.partition('=')[0]}{hint}; -help lists all")
         return self._flags[name], value if equals else None
 
     def _next(self, flag: Flag, left: list[str]) -> str:
         if not left:
-            raise FlagError(f"-{flag.name} without its value; write -{flag.name}=VALUE")
+            raise FlagError(f"-{flag.name} has no value: write -{flag.name}=VALUE")
         return left.pop()
 
     def _stray(self, argument: str) -> FlagError:
-        # The real daemons silently take no notice of it, nor of any flag behind it.
-        return FlagError(f"{argument!r} is not a flag; write -name=value, -help lists all")
+        # The real daemons silently ignore it and every flag after it.
+        return FlagError(f"{argument!r} is not a flag: write -name=value, -help lists all")
 
     def _from_file(self, path: str, warnings: list[str]) -> dict[str, Any]:
         known = {flag.key: flag for flag in self._flags.values() if flag.key}
@@ -141,24 +145,13 @@ class Flags(Generic[D]):
         for key, value in _load(path).items():
             flag = known.get(key)
             if flag is None:
-                warnings.append(f"{path}: no option {key!r}{_hint(key, known)}")
+                hint = did_you_mean(key, known)
+                warnings.append(f"{path}: unknown option {key!r}" + (f" ({hint})" if hint else ""))
             elif not flag.works:
                 warnings.append(f"{path}: {key} has no effect in nsqflow")
             elif flag.option:
-                try:
-                    values[flag.option] = flag.kind.from_toml(value)
-                except ValueError as error:
-                    raise ConfigError(f"{path}: {key} {value!r}; allowed is {error}") from None
+                values[flag.option] = flag.kind.from_go(f"{path}: {key}", value)
         return values
-
-
-def _parse(flag: Flag, text: str) -> Any:
-    if not flag.works:
-        return text
-    try:
-        return flag.kind.parse(text)
-    except ValueError as error:
-        raise FlagError(f"-{flag.name} {text!r}; allowed is {error}") from None
 
 
 def _load(path: str) -> dict[str, Any]:
@@ -173,39 +166,28 @@ def _load(path: str) -> dict[str, Any]:
         raise ConfigError(f"config file {path!r} is not TOML: {error}") from None
 
 
-def _hint(name: str, known: Iterable[str], dash: str = "") -> str:
-    near = get_close_matches(name, known, 1)
-    return f" (did you mean {dash}{near[0]}?)" if near else ""
-
-
 def _idle(name: str, kind: Kind, key: str = "") -> Flag:
     key = key or name.replace("-", "_")
     return Flag(name, kind, "known to the real daemon; has no effect here", key=key, works=False)
 
 
 _IDLE_IN_NSQD = (
-    _idle("e2e-processing-latency-percentile", Kind(), "e2e_processing_latency_percentiles"),
-    _idle("e2e-processing-latency-window-time", Kind()),
-    _idle("max-bytes-per-file", Kind()),
-    _idle("queue-scan-selection-count", Kind()),
-    _idle("queue-scan-worker-pool-max", Kind()),
-    _idle("statsd-address", Kind()),
-    _idle("statsd-exclude-ephemeral", Switch()),
-    _idle("statsd-interval", Kind()),
-    _idle("statsd-mem-stats", Switch()),
-    _idle("statsd-prefix", Kind()),
-    _idle("statsd-udp-packet-size", Kind()),
-    _idle("sync-every", Kind()),
-    _idle("sync-timeout", Kind()),
-    _idle("worker-id", Switch()),
+    *("e2e-processing-latency-window-time", "max-bytes-per-file", "queue-scan-selection-count"),
+    *("queue-scan-worker-pool-max", "statsd-address", "statsd-interval", "statsd-prefix"),
+    *("statsd-udp-packet-size", "sync-every", "sync-timeout"),
 )
+_IDLE_SWITCHES_IN_NSQD = ("statsd-exclude-ephemeral", "statsd-mem-stats", "worker-id")
 
 
 def nsqd_flags() -> Flags[NsqdOptions]:
-    """Give the flags of nsqd; without a data path, unlike the real one, it keeps all in memory."""
-    return Flags("nsqd", NsqdOptions, _IDLE_IN_NSQD)
+    """Return the flags of nsqd; without a data path it keeps messages only in memory."""
+    latency = "e2e-processing-latency-percentile"
+    idle = [_idle(latency, Kind(), "e2e_processing_latency_percentiles")]
+    idle += [_idle(name, Kind()) for name in _IDLE_IN_NSQD]
+    idle += [_idle(name, Boolean()) for name in _IDLE_SWITCHES_IN_NSQD]
+    return Flags("nsqd", NsqdOptions, idle)
 
 
 def nsqlookupd_flags() -> Flags[LookupdOptions]:
-    """Give the flags of nsqlookupd."""
+    """Return the flags of nsqlookupd."""
     return Flags("nsqlookupd", LookupdOptions)

@@ -1,7 +1,7 @@
-"""A daemon as a process of its own: its command line, log, signals and exit codes.
+"""A daemon as a process: its command line, log, signals and exit codes.
 
-The log is on stderr, line for line in the form of the real daemons. SIGTERM and SIGINT end it
-once all is stored; a second one ends it at once.
+The log goes to stderr, in the format of the real daemons. SIGTERM and SIGINT stop the daemon after
+everything is stored; a second signal ends it at once.
 """
 
 from __future__ import annotations
@@ -11,16 +11,16 @@ import errno
 import logging
 import os
 import resource
-import signal
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Protocol
 
-from nsqflow.broker.flags import D, FlagError, Flags, nsqd_flags, nsqlookupd_flags
-from nsqflow.broker.options import LookupdOptions, NsqdOptions
+from nsqflow.broker.flags import FlagError, Flags, nsqd_flags, nsqlookupd_flags
+from nsqflow.broker.options import D, LookupdOptions, NsqdOptions
 from nsqflow.broker.version import describe
 from nsqflow.errors import ConfigError, NsqError
+from nsqflow.signals import first_stop_signal
 
 if TYPE_CHECKING:
     import asyncio
@@ -36,7 +36,7 @@ _LEVELS = {
 }
 _HINTS = {
     errno.EADDRINUSE: "another process listens there; stop it or choose another address",
-    errno.EADDRNOTAVAIL: "this machine has no such address; 0.0.0.0 stands for all it has",
+    errno.EADDRNOTAVAIL: "this machine has no such address; 0.0.0.0 listens on all interfaces",
     errno.EACCES: "choose a port above 1023, or a path that you may write to",
     errno.ENOENT: "create the folder first",
 }
@@ -44,51 +44,55 @@ _HINTS = {
 logger = logging.getLogger(__name__)
 
 
-class Daemon(Protocol):
-    """What can be run as a process."""
+class Service(Protocol):
+    """A daemon, or several, that can run as a process."""
 
     async def start(self) -> None:
-        """Listen; raise what prevents it."""
+        """Listen; raise on failure."""
 
     async def stop(self) -> None:
-        """Store what there is, and end."""
+        """Store everything and stop."""
 
 
-_ESCAPES = {code: f"\\x{code:02x}" for code in (*range(32), *range(127, 160))}
+# Control characters, and those that change the direction of text.
+_BIDI = (0x061C, 0x200E, 0x200F, *range(0x2028, 0x202F), *range(0x2066, 0x206A))
+_ESCAPES = {code: f"\\x{code:02x}" for code in (*range(32), *range(127, 160))} | {
+    code: f"\\u{code:04x}" for code in _BIDI
+}
 
 
 class GoFormatter(logging.Formatter):
-    """Writes as the real daemons do: prefix, date, time to the microsecond, level, text."""
+    """Formats as the real daemons do: prefix, date, time to the microsecond, level, text."""
 
     def __init__(self, prefix: str) -> None:
         super().__init__()
         self._prefix = prefix
 
     def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802  (logging's name)
-        """Write the line; what logging knows of an exception follows it."""
+        """Format the line; logging appends an exception."""
         second, microseconds = divmod(int(record.created * 1_000_000), 1_000_000)
         at = time.strftime("%Y/%m/%d %H:%M:%S", time.localtime(second))
         level = "FATAL" if record.levelno >= logging.CRITICAL else record.levelname
-        # What clients say is in it: it must not begin a line of its own, nor talk to a terminal.
+        # It may contain text of clients, which must not start a line or control a terminal.
         text = record.message.translate(_ESCAPES)
         return f"{self._prefix}{at}.{microseconds:06d} {level}: {text}"
 
 
 def run_nsqd(arguments: Sequence[str]) -> int:
-    """Run nsqd until it is told to end; gives the exit code."""
+    """Run nsqd until a signal arrives; return the exit code."""
 
-    def create(options: NsqdOptions) -> Daemon:
-        from nsqflow.broker.nsqd.daemon import Nsqd
+    def create(options: NsqdOptions) -> Service:
+        from nsqflow.broker.nsqd.daemon import NsqdDaemon
 
-        return Nsqd(options)
+        return NsqdDaemon(options)
 
     return _run(nsqd_flags(), arguments, create)
 
 
 def run_nsqlookupd(arguments: Sequence[str]) -> int:
-    """Run nsqlookupd until it is told to end; gives the exit code."""
+    """Run nsqlookupd until a signal arrives; return the exit code."""
 
-    def create(options: LookupdOptions) -> Daemon:
+    def create(options: LookupdOptions) -> Service:
         from nsqflow.broker.lookupd.daemon import Nsqlookupd
 
         return Nsqlookupd(options)
@@ -96,16 +100,19 @@ def run_nsqlookupd(arguments: Sequence[str]) -> int:
     return _run(nsqlookupd_flags(), arguments, create)
 
 
-def serve(create: Callable[[], Daemon]) -> int:
-    """Run a daemon until a signal comes; gives the exit code."""
-    import asyncio  # only now: -version and a mistyped flag are answered without it
+def serve(create: Callable[[], Service], *, hints: Mapping[int, str] | None = None) -> int:
+    """Run a daemon until a signal arrives; return the exit code.
+
+    ``hints`` replaces the usual hints about some errnos.
+    """
+    import asyncio  # only here: -version and flag errors do not need it
 
     _raise_limit_of_files()
     with asyncio.Runner(loop_factory=_loop_factory()) as runner:
-        return runner.run(_live(create))
+        return runner.run(_serve(create, {**_HINTS, **(hints or {})}))
 
 
-def _run(flags: Flags[D], arguments: Sequence[str], create: Callable[[D], Daemon]) -> int:
+def _run(flags: Flags[D], arguments: Sequence[str], create: Callable[[D], Service]) -> int:
     try:
         given = flags.read(arguments)
     except FlagError as error:
@@ -134,15 +141,15 @@ def _start_log(prefix: str, level: str) -> None:
     handler.setFormatter(GoFormatter(prefix))
     root = logging.getLogger()
     root.addHandler(handler)
-    root.setLevel(max(_LEVELS[level], logging.INFO))  # asyncio's own talk is of no use to anyone
+    root.setLevel(max(_LEVELS[level], logging.INFO))  # asyncio's debug messages are not useful here
     logging.getLogger("nsqflow").setLevel(_LEVELS[level])
 
 
 def _raise_limit_of_files() -> None:
-    """Have as many clients as the system allows, as a program in Go does by itself."""
-    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
-    with contextlib.suppress(ValueError, OSError):  # macOS says that there is no limit, and has one
-        resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+    """Raise the limit of open files to the maximum, as Go programs do."""
+    _, maximum = resource.getrlimit(resource.RLIMIT_NOFILE)
+    with contextlib.suppress(ValueError, OSError):  # macOS reports no limit, but has one
+        resource.setrlimit(resource.RLIMIT_NOFILE, (maximum, maximum))
 
 
 def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
@@ -153,44 +160,26 @@ def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
     return uvloop.new_event_loop
 
 
-async def _live(create: Callable[[], Daemon]) -> int:
-    ended = _await_signals()
+async def _serve(create: Callable[[], Service], hints: Mapping[int, str]) -> int:
+    stopped = first_stop_signal()
     try:
         daemon = create()
         await daemon.start()
     except (OSError, NsqError) as error:
-        logger.critical("failed to start - %s", _describe(error))
+        logger.critical("failed to start - %s", _describe(error, hints))
         return FAILED
-    await ended.wait()
+    await stopped.wait()
     try:
         await daemon.stop()
     except (OSError, NsqError) as error:
-        logger.critical("failed to stop - %s", _describe(error))
+        logger.critical("failed to stop - %s", _describe(error, hints))
         return FAILED
     return OK
 
 
-def _await_signals() -> asyncio.Event:
-    """Give what is set by the first signal; the next one is left to the system."""
-    import asyncio
-
-    loop, ended = asyncio.get_running_loop(), asyncio.Event()
-    signals = (signal.SIGINT, signal.SIGTERM)
-
-    def end() -> None:
-        ended.set()
-        for number in signals:
-            loop.remove_signal_handler(number)
-            signal.signal(number, signal.SIG_DFL)
-
-    for number in signals:
-        loop.add_signal_handler(number, end)
-    return ended
-
-
-def _describe(error: OSError | NsqError) -> str:
+def _describe(error: OSError | NsqError, hints: Mapping[int, str]) -> str:
     if not isinstance(error, OSError):
         return str(error)
     where = f"{os.fsdecode(error.filename)}: " if isinstance(error.filename, str | bytes) else ""
-    hint = _HINTS.get(error.errno or 0)
+    hint = hints.get(error.errno or 0)
     return f"{where}{error.strerror or error}" + (f"; {hint}" if hint else "")

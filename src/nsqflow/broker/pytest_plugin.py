@@ -2,12 +2,15 @@
 
 @pytest.mark.nsq_broker(nodes=2, msg_timeout=1)
 def test_orders_survive_a_restart(nsq_broker): ...
+
+@pytest.mark.nsq_redesigned_broker(nodes=3)
+def test_orders_survive_a_move(nsq_redesigned_broker): ...
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -16,21 +19,38 @@ if TYPE_CHECKING:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Make the mark known."""
-    config.addinivalue_line(
-        "markers", "nsq_broker(**options): what the fixture nsq_broker's Broker is made with"
-    )
+    """Register the markers."""
+    for name in ("nsq_broker", "nsq_redesigned_broker"):
+        config.addinivalue_line(
+            "markers", f"{name}(**options): options of the Broker in the fixture {name}"
+        )
 
 
 @pytest.fixture
 def nsq_broker(request: pytest.FixtureRequest) -> Iterator[BackgroundBroker]:
-    """A broker of the test's own: on a thread, so that plain and async tests can use it alike.
+    """A broker for one test, on a thread, so that plain and async tests can use it.
 
-    Its options are those of the mark ``nsq_broker``.
+    Its options are those of the marker ``nsq_broker``.
     """
-    # Every run of pytest loads this module, few use the fixture.
+    yield from _broker(request, "nsq_broker")
+
+
+@pytest.fixture
+def nsq_redesigned_broker(request: pytest.FixtureRequest) -> Iterator[BackgroundBroker]:
+    """A cluster of the redesigned NSQ for one test, on a thread; by default with three nodes.
+
+    Its options are those of the marker ``nsq_redesigned_broker``.
+    """
+    yield from _broker(request, "nsq_redesigned_broker", dialect="redesigned", nodes=3)
+
+
+def _broker(
+    request: pytest.FixtureRequest, marker: str, **defaults: Any
+) -> Iterator[BackgroundBroker]:
+    # Every pytest run loads this module, few use the fixtures.
     from nsqflow.broker.background import BackgroundBroker
 
-    mark = request.node.get_closest_marker("nsq_broker")
-    with BackgroundBroker(*mark.args, **mark.kwargs) if mark else BackgroundBroker() as broker:
+    mark = request.node.get_closest_marker(marker)
+    options = defaults | (mark.kwargs if mark else {})
+    with BackgroundBroker(*(mark.args if mark else ()), **options) as broker:
         yield broker

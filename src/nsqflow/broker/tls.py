@@ -1,7 +1,7 @@
-"""TLS as nsqd's options say: for its clients, and for the auth servers that it asks.
+"""TLS by nsqd's options: for its clients and for auth servers.
 
-Two things differ from Go. Nothing older than TLS 1.2 is spoken. And Python's TLS has no
-certificate that is asked for and not verified, so ``require`` verifies as ``require-verify`` does.
+Two things differ from Go: TLS below 1.2 is not supported, and as Python can't request a certificate
+without verifying it, ``require`` verifies as ``require-verify`` does.
 """
 
 from __future__ import annotations
@@ -12,12 +12,9 @@ from typing import Any
 from nsqflow.broker.options import NsqdOptions
 from nsqflow.errors import ConfigError
 
-_BEGIN_CERTIFICATE = b"-----BEGIN CERTIFICATE-----"
-_BEGIN_KEY = b"PRIVATE KEY-----"
-
 
 def server_context(options: NsqdOptions) -> ssl.SSLContext | None:
-    """Give the TLS for clients, None if there is no certificate; raise ``ConfigError``."""
+    """Return the TLS context for clients, None without a certificate; raise ``ConfigError``."""
     if not options.tls_cert:
         return None
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
@@ -26,8 +23,8 @@ def server_context(options: NsqdOptions) -> ssl.SSLContext | None:
     if options.tls_client_auth_policy:
         if options.tls_client_auth_policy == "require" and not options.tls_root_ca_file:
             raise ConfigError(
-                "tls_client_auth_policy 'require' without tls_root_ca_file; name the authorities, "
-                "or say 'require-verify' for those of the system"
+                "tls_client_auth_policy='require' needs tls_root_ca_file; set it, "
+                "or use 'require-verify' for the system's authorities"
             )
         _load_authorities(context, options, ssl.Purpose.CLIENT_AUTH)
         context.verify_mode = ssl.CERT_REQUIRED
@@ -35,7 +32,7 @@ def server_context(options: NsqdOptions) -> ssl.SSLContext | None:
 
 
 def client_context(options: NsqdOptions) -> ssl.SSLContext:
-    """Give the TLS for auth servers; raise ``ConfigError``."""
+    """Return the TLS context for auth servers; raise ``ConfigError``."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.minimum_version = _minimum_version(options)
     _load_authorities(context, options, ssl.Purpose.SERVER_AUTH)
@@ -43,7 +40,7 @@ def client_context(options: NsqdOptions) -> ssl.SSLContext:
 
 
 def common_name(connection: ssl.SSLObject | ssl.SSLSocket) -> str:
-    """Give the name in the client's certificate; empty if it showed none."""
+    """Return the common name in the client's certificate; empty if it sent none."""
     certificate = connection.getpeercert() or {}
     subject: Any = certificate.get("subject", ())
     names = [value for part in subject for key, value in part if key == "commonName"]
@@ -57,21 +54,20 @@ def _minimum_version(options: NsqdOptions) -> ssl.TLSVersion:
 
 def _load_certificate(context: ssl.SSLContext, options: NsqdOptions) -> None:
     cert, key = options.tls_cert, options.tls_key
-    if _BEGIN_CERTIFICATE not in _read("tls_cert", cert):
-        raise ConfigError(f"tls_cert {cert!r}: no certificate in PEM form is in it")
-    if _BEGIN_KEY not in _read("tls_key", key):
-        raise ConfigError(f"tls_key {key!r}: no private key in PEM form is in it")
+    _check_pem("tls_cert", cert, "certificate")
+    _check_pem("tls_key", key, "private key")
 
     def no_password() -> str:  # else OpenSSL would ask for it on the terminal
-        raise ConfigError(f"tls_key {key!r}: it has a passphrase; give one without")
+        raise ConfigError(f"tls_key={key!r} is invalid: a key with a passphrase is not supported")
 
     try:
         context.load_cert_chain(cert, key, no_password)
     except ssl.SSLError as error:
         if error.reason == "KEY_VALUES_MISMATCH":
-            raise ConfigError(f"tls_key {key!r}: it is not the key of tls_cert {cert!r}") from None
-        reason = error.reason or "not understood"
-        raise ConfigError(f"tls_cert {cert!r} or tls_key {key!r}: {reason}") from None
+            raise ConfigError(
+                f"tls_key={key!r} is invalid: it is not the key of tls_cert={cert!r}"
+            ) from None
+        raise _unreadable(f"tls_cert={cert!r} or tls_key={key!r}", error) from None
 
 
 def _load_authorities(context: ssl.SSLContext, options: NsqdOptions, purpose: ssl.Purpose) -> None:
@@ -79,18 +75,23 @@ def _load_authorities(context: ssl.SSLContext, options: NsqdOptions, purpose: ss
     if not path:
         context.load_default_certs(purpose)
         return
-    if _BEGIN_CERTIFICATE not in _read("tls_root_ca_file", path):
-        raise ConfigError(f"tls_root_ca_file {path!r}: no certificate in PEM form is in it")
+    _check_pem("tls_root_ca_file", path, "certificate")
     try:
         context.load_verify_locations(path)
     except ssl.SSLError as error:
-        reason = error.reason or "not understood"
-        raise ConfigError(f"tls_root_ca_file {path!r}: {reason}") from None
+        raise _unreadable(f"tls_root_ca_file={path!r}", error) from None
 
 
-def _read(option: str, path: str) -> bytes:
+def _check_pem(option: str, path: str, what: str) -> None:
+    """Raise unless the file contains a certificate or private key: OpenSSL gives no reason."""
     try:
         with open(path, "rb") as file:
-            return file.read()
+            found = f"{what.upper()}-----".encode() in file.read()
     except OSError as error:
-        raise ConfigError(f"{option} {path!r}: {error.strerror}") from None
+        raise ConfigError(f"{option}={path!r} is invalid: {error.strerror}") from None
+    if not found:
+        raise ConfigError(f"{option}={path!r} is invalid: it contains no PEM {what}")
+
+
+def _unreadable(options: str, error: ssl.SSLError) -> ConfigError:
+    return ConfigError(f"{options} is invalid: {error.reason or 'not understood'}")

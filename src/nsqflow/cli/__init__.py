@@ -1,6 +1,6 @@
-"""The command ``nsqflow``: a verb and what belongs to it.
+"""The command ``nsqflow``: parses the verb and runs it.
 
-Help, the version and the daemons need no more than this; the other verbs are typer's.
+Help, the version and the daemons are handled here without loading typer; app.py has the rest.
 """
 
 from __future__ import annotations
@@ -11,8 +11,8 @@ from collections.abc import Sequence
 
 SECTIONS = {
     "Messages": {
-        "pub": "publish arguments, the lines of a file, or those of stdin",
-        "tail": "show the messages of topics as they come",
+        "pub": "publish arguments, or the lines of a file or stdin",
+        "tail": "show the messages of topics as they arrive",
     },
     "The cluster": {
         "stat": "depth, in flight, deferred, rates and clients of every channel, live",
@@ -21,19 +21,19 @@ SECTIONS = {
         "nodes": "list the nsqd",
         "create": "create a topic or a channel",
         "delete": "delete a topic or a channel, with all its messages",
-        "pause": "hold messages back in a topic or a channel",
-        "unpause": "let them flow again",
-        "empty": "throw away the messages of a topic or a channel",
-        "doctor": "find out what is wrong, and how to mend it",
+        "pause": "stop delivery from a topic or a channel",
+        "unpause": "resume delivery",
+        "empty": "drop the messages of a topic or a channel",
+        "doctor": "diagnose servers, Java and Spark, and suggest fixes",
     },
     "Pipelines on Spark": {
         "run": "run a pipeline file",
-        "demo": "all of it at work on this machine, with an account of every message",
+        "demo": "run everything on this machine and account for every message",
     },
-    "An NSQ for one machine": {
+    "NSQ on this machine": {
         "broker": "nsqd and nsqlookupd in one process",
-        "nsqd": "nsqd alone; takes the flags of the real one",
-        "nsqlookupd": "nsqlookupd alone; takes the flags of the real one",
+        "nsqd": "nsqd alone; takes the flags of the original",
+        "nsqlookupd": "nsqlookupd alone; takes the flags of the original",
     },
 }
 VERBS = {verb: text for section in SECTIONS.values() for verb, text in section.items()}
@@ -41,10 +41,10 @@ DAEMONS = ("nsqd", "nsqlookupd")
 COMPLETION = ("--install-completion", "--show-completion")
 
 _FOOT = """
-  nsqflow VERB --help             tells the options of a verb, with examples
-  nsqflow VERB ... --debug        shows the traceback of an error, and a log
-  nsqflow --version               tells the version
-  nsqflow --install-completion    has your shell complete verbs, options and topics
+  nsqflow VERB --help             shows the options of a verb, with examples
+  nsqflow VERB ... --debug        shows tracebacks and logs
+  nsqflow --version               shows the version
+  nsqflow --install-completion    makes the shell complete verbs, options and topics
 """
 _EXAMPLES = {
     "nsqd": "nsqflow nsqd --lookupd-tcp-address=127.0.0.1:4160 --data-path=.",
@@ -54,7 +54,7 @@ _HELP = ("-h", "-help", "--help")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Do what the command line says; gives the exit code."""
+    """Run the command line and return the exit code."""
     _replace_closed_streams()
     words = list(sys.argv[1:] if arguments is None else arguments) or ["--help"]
     if words[0] == "--debug":
@@ -76,13 +76,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
         print(f"nsqflow {__version__}")
         return 0
-    return _unknown(verb)
+    return _unknown(verb, words[1:])
 
 
 def _replace_closed_streams() -> None:
-    """Read from and write to nowhere where there is no stdin, stdout or stderr, as under cron.
+    """Replace a missing stdin, stdout or stderr by /dev/null, as under cron.
 
-    Else the first file or socket that is opened would be taken for it.
+    Otherwise the first file or socket that is opened would take its descriptor.
     """
     for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
         if getattr(sys, name) is None:
@@ -106,7 +106,9 @@ def _app(words: list[str], *, completing: bool = False) -> int:
     except ModuleNotFoundError as error:
         if error.name != "typer":
             raise
-        print(f"nsqflow: {words[0]} needs typer: pip install 'nsqflow[cli]'", file=sys.stderr)
+        from nsqflow.extras import install_hint
+
+        print(f"nsqflow: {words[0]} needs typer: {install_hint('cli')}", file=sys.stderr)
         return 1
 
 
@@ -122,10 +124,13 @@ def _daemon(verb: str, arguments: list[str]) -> int:
     return code
 
 
-def _unknown(verb: str) -> int:
-    from difflib import get_close_matches
+def _unknown(verb: str, following: list[str]) -> int:
+    from nsqflow.config.options import did_you_mean
 
-    near = get_close_matches(verb, VERBS, 1)
-    hint = f"did you mean {near[0]}?" if near else "nsqflow --help lists all"
-    print(f"nsqflow: no verb {verb!r}; {hint}", file=sys.stderr)
+    meant = next((word for word in following if word in VERBS), None)
+    if verb.startswith("-") and meant:
+        hint = f"options follow the verb: nsqflow {meant} ... {verb} ..."
+    else:
+        hint = did_you_mean(verb, VERBS) or "nsqflow --help lists all"
+    print(f"nsqflow: unknown verb {verb!r}; {hint}", file=sys.stderr)
     return 2

@@ -1,4 +1,4 @@
-"""The verbs as typer knows them: each is a function of its module, loaded when it is called."""
+"""The typer app; each verb is a function in its own module, imported when the verb is run."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ import typer
 from typer.main import get_command
 
 from nsqflow.cli import DAEMONS, VERBS
-from nsqflow.cli.errors import MISUSED, guarded, plain
-from nsqflow.cli.screen import clean, note
+from nsqflow.cli.errors import USAGE_ERROR, handle_errors, without_internals
+from nsqflow.cli.terminal import escape, print_err, quote_lines
 
 _MODULES = {
     **dict.fromkeys(("topics", "channels", "nodes"), "lists"),
-    **dict.fromkeys(("create", "delete", "pause", "unpause", "empty"), "changes"),
+    **dict.fromkeys(("create", "delete", "pause", "unpause", "empty"), "manage"),
 }
 
 
 def run(words: list[str]) -> int:
-    """Run a command line, whose first word is the verb; gives the exit code."""
+    """Run a command line that starts with the verb; return the exit code."""
     words, debug = _take_debug(words)
     app = _make_app()
     _add(app, words[0], debug=debug)
@@ -32,27 +32,37 @@ def run(words: list[str]) -> int:
         with _logging(debug):
             return get_command(app).main(words, prog_name="nsqflow", standalone_mode=False) or 0
     except typer.TyperException as error:
-        note(_misuse(error, words[0]))
-        return MISUSED
+        print_err(_misuse(error, words[0]))
+        return USAGE_ERROR
 
 
 def complete(words: list[str]) -> int:
-    """Do what the shell asks for: complete a command line, or install what asks for that."""
+    """Complete a command line for the shell, or install the completion."""
+    if words[0] == "--install-completion" and "_NSQFLOW_COMPLETE" not in os.environ:
+        return _install(words[1:])
     if "COMP_WORDS" in os.environ:
         _rejoin_words()
-    said = " ".join(os.environ.get(name, "") for name in ("COMP_WORDS", "_TYPER_COMPLETE_ARGS"))
+    line = " ".join(os.environ.get(name, "") for name in ("COMP_WORDS", "_TYPER_COMPLETE_ARGS"))
     app = _make_app()
     for verb, text in VERBS.items():
-        # Of a verb that is not on the line, its name is all that is needed.
-        if verb in said.split() and verb not in DAEMONS:
+        # Other verbs are only listed by name.
+        if verb in line.split() and verb not in DAEMONS:
             _add(app, verb, debug=False)
         else:
             app.command(verb, help=text)(_nothing)
     return get_command(app).main(words, prog_name="nsqflow", standalone_mode=False) or 0
 
 
+def _install(words: list[str]) -> int:
+    # Imported late: completion has to be fast.
+    from nsqflow.cli.completion_install import install
+
+    rest, debug = _take_debug(words)
+    return handle_errors(install, debug=debug)(rest)
+
+
 def _rejoin_words() -> None:
-    """Put together what bash takes apart: an address is three words to it, one of them a colon."""
+    """Rejoin words that bash has split at colons and equals signs, as in host:port."""
     words, number = os.environ["COMP_WORDS"].split("\n"), int(os.environ.get("COMP_CWORD", 0))
     joined, position, open_ended = words[:1], number, False
     for index, word in enumerate(words[1:], 1):
@@ -67,7 +77,7 @@ def _rejoin_words() -> None:
 
 
 def _make_app() -> typer.Typer:
-    # No markup: loading rich for a page of help takes longer than all the rest.
+    # No markup: importing rich would take longer than everything else.
     app = typer.Typer(
         rich_markup_mode=None,
         pretty_exceptions_enable=False,
@@ -78,28 +88,31 @@ def _make_app() -> typer.Typer:
 
 
 def _add(app: typer.Typer, verb: str, *, debug: bool) -> None:
-    function = load(verb)
-    app.command(verb, help=_help(function))(guarded(function, debug=debug))
+    # Imported late: completion has to be fast.
+    from nsqflow.cli.cluster import with_server_options
+
+    function = handle_errors(with_server_options(load(verb)), debug=debug)
+    app.command(verb, help=_help(function))(function)
 
 
 def load(verb: str) -> Callable[..., int | None]:
-    """Give the function of a verb."""
+    """Return the function of a verb."""
     module = import_module(f"nsqflow.cli.{_MODULES.get(verb, verb)}")
     function: Callable[..., int | None] = getattr(module, verb)
     return function
 
 
 def _nothing() -> None:
-    """Do nothing: what has to be there and is never run."""
+    """Do nothing; typer needs a function that is never called."""
 
 
 def _help(function: Callable[..., Any]) -> str:
-    # The mark that keeps typer from filling the lines of the examples into a paragraph.
+    # The \b keeps typer from rewrapping the lines of the examples.
     return inspect.cleandoc(function.__doc__ or "").replace("\nExample:\n", "\n\b\nExample:\n")
 
 
 def _take_debug(words: list[str]) -> tuple[list[str], bool]:
-    """Take --debug off, wherever it stands: it is thought of last, and belongs to every verb."""
+    """Remove --debug from anywhere on the command line; every verb accepts it."""
     end = words.index("--") if "--" in words else len(words)
     kept = [word for word in words[:end] if word != "--debug"]
     return kept + words[end:], len(kept) < end
@@ -111,21 +124,24 @@ def _misuse(error: typer.TyperException, verb: str) -> str:
 
 
 class _OneLine(logging.Formatter):
-    """What servers say is in it: it must not begin a line of its own, nor talk to a terminal."""
+    """Escapes control characters: records quote what servers say."""
 
     def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802  (logging's name)
-        return clean(plain(super().formatMessage(record)))
+        return escape(without_internals(super().formatMessage(record)))
+
+    def formatException(self, ei: Any) -> str:  # noqa: N802  (logging's name)
+        return quote_lines(super().formatException(ei))
 
 
 @contextmanager
 def _logging(debug: bool) -> Iterator[None]:
-    """Show warnings as what else we say; with --debug all there is."""
+    """Print warnings like other messages; with debug, print everything."""
     root, handler = logging.getLogger(), logging.StreamHandler()
     form = "%(asctime)s %(levelname)s %(name)s: %(message)s" if debug else "nsqflow: %(message)s"
     handler.setFormatter(_OneLine(form))
     levels = {
         logging.getLogger("nsqflow"): logging.DEBUG if debug else logging.WARNING,
-        # It warns of sockets that were written to once more; that is for programmers.
+        # Its warnings about writes to closed sockets mean nothing to users.
         logging.getLogger("asyncio"): logging.WARNING if debug else logging.ERROR,
     }
     before = {logger: logger.level for logger in levels}

@@ -1,29 +1,27 @@
-"""All the daemons that a command line means: what they know, and what is done on each of them."""
+"""The cluster that a command line names, and errors about it with hints."""
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Awaitable, Callable, Iterable
-from dataclasses import dataclass
-from difflib import get_close_matches
-from typing import NoReturn, TypeVar
+import inspect
+from collections.abc import Callable
+from functools import wraps
+from typing import Any, TypeVar
 
-from nsqflow.admin import AdminError, Lookupd, Nsqd, NsqdStats
-from nsqflow.cli.errors import Failure, words
-from nsqflow.cli.servers import Servers
+from nsqflow.admin import AdminError, Cluster, NsqdNode, NsqdStats
+from nsqflow.cli.errors import CommandError, error_message
+from nsqflow.cli.servers import SERVER_OPTIONS, CliServers
+from nsqflow.config.options import did_you_mean
 from nsqflow.errors import NsqError
 from nsqflow.protocol.dialect import Dialect, dialect_of_version
-from nsqflow.protocol.lookup import Node, join_address
+from nsqflow.protocol.names import is_valid_name
 
-D = TypeVar("D")
-T = TypeVar("T")
+R = TypeVar("R")
 
 CLASSIC_ALONE = (
     "this version of nsqflow lists its topics, channels and nodes by --lookupd; "
     "all else it does with the classic NSQ alone"
 )
 
-_AT_ONCE = 32  # requests; a cluster may have hundreds of nsqd
 _SHOWN = 5  # names in a hint
 _PORT_ABOVE = (
     "is it running? its HTTP API is taken to be at the port above --nsqd, unless --nsqd-http says "
@@ -31,146 +29,109 @@ _PORT_ABOVE = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Place:
-    """One nsqd of the cluster."""
+class CliCluster(Cluster):
+    """The cluster of ``servers``; errors say which option or setting may be wrong."""
 
-    address: str
-    """Of TCP, as clients are told it."""
-    http: Nsqd
-    node: Node | None = None
-    """What nsqlookupd says of it."""
-
-
-class Cluster:
-    """What is asked of, and done on, all daemons at once.
-
-    Who does not answer is passed over, and told of in ``troubles``; only if nobody answers, that
-    is raised.
-    """
-
-    def __init__(self, servers: Servers) -> None:
+    def __init__(self, servers: CliServers) -> None:
+        super().__init__(
+            lookupd=servers.lookupd,
+            nsqd=servers.nsqd,
+            nsqd_http=servers.nsqd_http,
+            tls=servers.https,
+            address_map=servers.address_map,
+            timeout=servers.timeout,
+        )
         self.servers = servers
-        self.troubles: list[NsqError] = []
-        """Why this may not be all there is, or not all that was to be done."""
-        self.lookupds = [
-            Lookupd(address, tls=servers.https, timeout=servers.timeout)
-            for address in servers.lookupd
-        ]
-
-    async def places(self) -> list[Place]:
-        """All nsqd."""
-        if not self.lookupds:
-            return [self._place(*named) for named in self.servers.http_addresses()]
-        answers = await self._ask(self.lookupds, Lookupd.nodes)
-        nodes = {node.address: node for _, known in answers for node in known}
-        for node in [node for node in nodes.values() if not node.http_port]:
-            self.troubles.append(Failure(f"nsqd {node.address} has no HTTP API"))
-            del nodes[node.address]
-        return [self._known_place(node) for _, node in sorted(nodes.items())]
-
-    async def topics(self) -> list[str]:
-        """The names of all topics."""
-        if self.lookupds:
-            answers = await self._ask(self.lookupds, Lookupd.topics)
-            return sorted({name for _, names in answers for name in names})
-        return sorted({topic.name for _, stats in await self.stats() for topic in stats.topics})
 
     async def channels(self, topic: str) -> list[str]:
-        """The names of a topic's channels; ``Failure`` if there is no such topic."""
+        """Return the names of a topic's channels; raise ``CommandError`` if it does not exist."""
         if topic not in (topics := await self.topics()):
             raise unknown_topic(topic, topics)
-        if self.lookupds:
-            answers = await self._ask(self.lookupds, lambda lookupd: lookupd.channels(topic))
-            return sorted({name for _, names in answers for name in names})
-        found = await self.stats(topic)
-        return sorted({c.name for _, stats in found for t in stats.topics for c in t.channels})
+        return await super().channels(topic)
 
-    async def stats(self, topic: str | None = None) -> list[tuple[Place, NsqdStats]]:
-        """What each nsqd counts, of one topic or of all."""
-
-        async def ask(place: Place) -> NsqdStats:
-            return await place.http.stats(topic, include_clients=False)
-
-        answers = await self._ask(await self.places(), ask)
-        for place, stats in answers:
-            # It counts bytes where we count messages, and each copy of a topic.
+    async def stats(
+        self, topic: str | None = None, *, include_clients: bool = False
+    ) -> list[tuple[NsqdNode, NsqdStats]]:
+        """Return the statistics of each nsqd; raise ``CommandError`` for the redesigned NSQ."""
+        answers = await super().stats(topic, include_clients=include_clients)
+        for node, stats in answers:
             if is_redesigned(stats.version):
-                raise redesigned(place.address, stats.version)
+                raise redesigned(node.address, stats.version)
         return answers
 
-    async def each(
-        self, daemons: Iterable[D], act: Callable[[D], Awaitable[T]]
-    ) -> list[tuple[D, T]]:
-        """Do something with each of some daemons, at the same time; gives who did it."""
-        turns = asyncio.Semaphore(_AT_ONCE)
+    def no_answer(self) -> NsqError:
+        """Return the last error, with a hint if the HTTP address was only assumed."""
+        error = self.errors.pop()
+        explained = isinstance(error, CommandError)
+        if self.lookupds or self.servers.nsqd_http or explained or is_answer(error):
+            return error
+        failure = CommandError(error_message(error), _PORT_ABOVE)
+        failure.__cause__ = error
+        return failure
 
-        async def one(daemon: D) -> tuple[D, T] | NsqError:
-            async with turns:
-                try:
-                    return daemon, await act(daemon)
-                except NsqError as error:
-                    return error
+    def explain(self, error: NsqError) -> NsqError:
+        """Return the error, with a hint if it may come from a secret that was not sent."""
+        return self.servers.explain(error)
 
-        answers = await asyncio.gather(*map(one, daemons))
-        self.troubles += [answer for answer in answers if isinstance(answer, NsqError)]
-        return [answer for answer in answers if not isinstance(answer, NsqError)]
 
-    def give_up(self) -> NoReturn:
-        """Raise the last of the troubles, where nobody has answered."""
-        error = self.troubles.pop()
-        if self.lookupds or self.servers.nsqd_http or is_answer(error):
-            raise error
-        raise Failure(words(error), _PORT_ABOVE) from error
+def with_server_options(verb: Callable[..., R]) -> Callable[..., R]:
+    """Return a verb whose argument ``servers`` or ``cluster`` comes from options."""
+    signature = inspect.signature(verb, eval_str=True)
+    own = dict(signature.parameters)
+    name = next((name for name in ("servers", "cluster") if own.pop(name, None)), None)
+    if name is None:
+        return verb
 
-    async def _ask(self, daemons: list[D], act: Callable[[D], Awaitable[T]]) -> list[tuple[D, T]]:
-        answers = await self.each(daemons, act)
-        if daemons and not answers:
-            self.give_up()
-        return answers
+    @wraps(verb)
+    def run(**given: Any) -> R:
+        servers = CliServers.of(**{option: given.pop(option) for option in SERVER_OPTIONS})
+        return verb(**given, **{name: servers if name == "servers" else CliCluster(servers)})
 
-    def _known_place(self, node: Node) -> Place:
-        http = self.servers.mapped(join_address(node.broadcast_address, node.http_port))
-        return self._place(node.address, http, node)
-
-    def _place(self, address: str, http: str, node: Node | None = None) -> Place:
-        nsqd = Nsqd(http, tls=self.servers.https, timeout=self.servers.timeout)
-        return Place(address, nsqd, node)
+    added = [
+        inspect.Parameter(option, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=kind)
+        for option, kind in SERVER_OPTIONS.items()
+    ]
+    parameters = [*own.values(), *added]
+    run.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]
+    return run
 
 
 def is_answer(error: NsqError) -> bool:
-    """Tell whether a daemon of the right kind has answered, and would not do what was asked."""
+    """Return whether the error is a proper answer of nsqd or nsqlookupd."""
     return isinstance(error, AdminError) and error.status not in (200, 404)
 
 
 def is_redesigned(version: str) -> bool:
-    """Tell whether a daemon is of the redesigned NSQ, by its version."""
+    """Return whether a version is one of the redesigned NSQ."""
     return dialect_of_version(version) is Dialect.REDESIGNED
 
 
-def redesigned(where: str, version: str) -> Failure:
-    """Say that this is a server of the redesigned NSQ, and what can be done with it."""
-    return Failure(f"{where} is of the redesigned NSQ (version {version})", CLASSIC_ALONE)
+def redesigned(where: str, version: str) -> CommandError:
+    """Return the error for a server of the redesigned NSQ."""
+    return CommandError(f"{where} is of the redesigned NSQ (version {version})", CLASSIC_ALONE)
 
 
-def no_nsqd(servers: Servers) -> Failure:
-    """Say that nsqlookupd knows no nsqd."""
-    return Failure(f"{servers} knows no nsqd", "nsqd's -lookupd-tcp-address names it")
+def no_nsqd(servers: CliServers) -> CommandError:
+    """Return the error for nsqlookupd without any nsqd."""
+    return CommandError(f"{servers} knows no nsqd", "nsqd's -lookupd-tcp-address names it")
 
 
-def unknown_topic(topic: str, topics: list[str]) -> Failure:
-    """Say that there is no such topic, and which one may be meant."""
-    return Failure(f"there is no topic {topic!r}", _meant(topic, topics, "topic"))
+def unknown_topic(topic: str, topics: list[str]) -> CommandError:
+    """Return the error for a topic that does not exist, with a suggestion."""
+    return CommandError(f"there is no topic {topic!r}", _meant(topic, topics, "topic"))
 
 
-def unknown_channel(topic: str, channel: str, channels: list[str]) -> Failure:
-    """Say that there is no such channel, and which one may be meant."""
+def unknown_channel(topic: str, channel: str, channels: list[str]) -> CommandError:
+    """Return the error for a channel that does not exist, with a suggestion."""
     hint = _meant(channel, channels, "channel")
-    return Failure(f"topic {topic!r} has no channel {channel!r}", hint)
+    return CommandError(f"topic {topic!r} has no channel {channel!r}", hint)
 
 
 def _meant(name: str, names: list[str], thing: str) -> str:
-    if near := get_close_matches(name, names, 1):
-        return f"did you mean {near[0]!r}?"
+    listed, names = names, [*filter(is_valid_name, names)]  # servers may send anything
+    if hint := did_you_mean(name, names):
+        return hint
+    if not names:
+        return f"there is no {thing} with a valid name" if listed else f"there is no {thing} yet"
     more = ", ..." if len(names) > _SHOWN else ""
-    return f"there are {', '.join(names[:_SHOWN])}{more}" if names else f"there is no {thing} yet"
+    return f"there are {', '.join(names[:_SHOWN])}{more}"

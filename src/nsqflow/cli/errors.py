@@ -1,4 +1,4 @@
-"""How a verb ends when something goes wrong: one line with a hint, and an exit code."""
+"""Errors of the command: one line with a hint on stderr, and an exit code."""
 
 from __future__ import annotations
 
@@ -11,47 +11,50 @@ from collections.abc import Callable
 from functools import wraps
 from typing import ParamSpec
 
-from nsqflow.cli.screen import note
+from nsqflow.cli.terminal import print_err, quote_lines
 from nsqflow.errors import (
     AuthError,
     AuthFailedError,
     ConfigError,
     DiscoveryError,
     NetworkError,
+    NoResponseError,
     NsqError,
     RemoteProtocolError,
     RequestTimeout,
     TlsNotGrantedError,
     UnauthorizedError,
 )
+from nsqflow.extras import install_hint
 
 P = ParamSpec("P")
 
 OK = 0
 FAILED = 1
-"""What was asked for could not be done, or not on all servers."""
-MISUSED = 2
-"""The command line, or a file that it names, is wrong."""
+"""The request failed, or failed on some servers."""
+USAGE_ERROR = 2
+"""The command line or a file that it names is invalid."""
 INTERRUPTED = 130
 """Ctrl-C."""
-READER_GONE = 141
-"""Who read our output has ended, as ``head`` does; what SIGPIPE gives in a shell."""
+BROKEN_PIPE = 141
+"""The reader of stdout has exited, as ``head`` does; the shell's code for SIGPIPE."""
 TERMINATED = 143
 """SIGTERM."""
 
-_UNREACHABLE = "is it running? --lookupd and --nsqd say where; 'nsqflow broker' starts one"
-_HTTP_PORT = "is that the right port? over HTTP nsqlookupd is at 4161 and nsqd at 4151, as a rule"
-_TCP_PORT = "nsqd listens for clients at port 4150, as a rule"
+_UNREACHABLE = "is it running? --lookupd and --nsqd set its address; 'nsqflow broker' starts one"
+_HTTP_PORT = "is that the right port? the HTTP port of nsqlookupd is 4161 by default, of nsqd 4151"
+_TCP_PORT = "the default port of nsqd is 4150"
 _NAME = (
     "is the name right? where nsqlookupd gives one that means nothing here, address_map in the "
     "config file says what it means"
 )
-_NO_TLS = "does it speak TLS there? https:// in an address, and tls in the config file, ask for it"
-_WANTS_TLS = "https:// in an address, and tls in the config file, ask for it"
-_TRUST = "tls_ca_file in the config file says whom to trust"
+_NO_TLS = "does the server use TLS? enable it by https:// in an address, and tls in the config file"
+_WANTS_TLS = "enable TLS by https:// in an address, and tls in the config file"
+_TRUST = "set tls_ca_file in the config file to the CA to trust"
 _SECRET = "the secret is taken from NSQFLOW_AUTH_SECRET, or as the config file says"
 _HINTS: dict[type[NsqError], str] = {
     NetworkError: _UNREACHABLE,
+    NoResponseError: _HTTP_PORT,
     RequestTimeout: _UNREACHABLE,
     DiscoveryError: _HTTP_PORT,
     RemoteProtocolError: _TCP_PORT,
@@ -61,10 +64,11 @@ _HINTS: dict[type[NsqError], str] = {
     UnauthorizedError: _SECRET,
 }
 
-# What asyncio and OpenSSL add for programmers.
-_DIALLED = re.compile(r"\[Errno (\d+)\] Connect call failed \([^)]*\)")
-_FOR_PROGRAMMERS = re.compile(r"\[(?:Errno -?\d+|SSL[^]]*)\] | \(_ssl\.c:\d+\)")
-# How nsqd says so to clients, over HTTP, and where HTTP is asked for on the port of HTTPS.
+# What asyncio and OpenSSL add for developers.
+_INTERNALS = re.compile(r"\[(?:Errno -?\d+|SSL[^]]*)\] | \(_ssl\.c:\d+\)")
+# An address before an error that repeats it.
+_REPEATED = re.compile(r"(?<!\S)(\S+:) \1(?= )")
+# How nsqd says so to clients, over HTTP, and to plain HTTP on its HTTPS port.
 _TLS_REQUIRED = re.compile(r"\(TLS required\)|TLS_REQUIRED|HTTPS server")
 _EXTRAS = {
     **dict.fromkeys(("rich", "typer"), "cli"),
@@ -74,8 +78,11 @@ _EXTRAS = {
 }
 
 
-class Failure(NsqError):
-    """What a verb itself has to say when it can't do what it was asked for."""
+_hide: Callable[[str], str] = str
+
+
+class CommandError(NsqError):
+    """An error of the command itself, with a hint and an exit code."""
 
     def __init__(self, text: str, hint: str = "", code: int = FAILED) -> None:
         super().__init__(text, hint, code)
@@ -88,60 +95,66 @@ class Failure(NsqError):
 
 
 class Terminated(BaseException):
-    """SIGTERM came, and what was under way has been wound up."""
+    """Raised after SIGTERM, once cleanup is complete."""
 
 
-def guarded(verb: Callable[P, int | None], *, debug: bool) -> Callable[P, int]:
-    """Make a verb that raises nothing: it tells what went wrong, and gives the exit code."""
+def handle_errors(verb: Callable[P, int | None], *, debug: bool) -> Callable[P, int]:
+    """Wrap a verb to report its errors on stderr and return an exit code."""
 
     @wraps(verb)
     def run(*args: P.args, **kwargs: P.kwargs) -> int:
         try:
             code = verb(*args, **kwargs)
-            sys.stdout.flush()  # while somebody can still be told that it failed
+            sys.stdout.flush()  # flushed here, where a failure can still be reported
         except KeyboardInterrupt:
             return INTERRUPTED
         except Terminated:
             return TERMINATED
         except BrokenPipeError as error:
-            return READER_GONE if _give_up_stdout() else tell(error, debug=debug)
+            return BROKEN_PIPE if _detach_stdout() else report(error, debug=debug)
         except Exception as error:
-            return tell(error, debug=debug)
+            return report(error, debug=debug)
         return code or OK
 
     return run
 
 
-def tell(error: Exception, *, debug: bool = False) -> int:
-    """Say on stderr what went wrong, in one line; gives the exit code."""
+def hide_in_tracebacks(hide: Callable[[str], str]) -> None:
+    """Pass tracebacks through ``hide`` from now on: exceptions of user code may contain secrets."""
+    global _hide
+    _hide = hide
+
+
+def report(error: Exception, *, debug: bool = False) -> int:
+    """Print an error on stderr, in one line; return the exit code."""
     if debug:
-        traceback.print_exception(error)
-    note(line(error))
+        # It may quote servers, so it is escaped.
+        text = _hide("".join(traceback.format_exception(error)))
+        print(quote_lines(text), file=sys.stderr)
+    print_err(one_line(error))
     return exit_code(error)
 
 
-def words(error: NsqError) -> str:
-    """Say what went wrong, as a person would put it."""
-    return plain(str(error))
+def error_message(error: NsqError) -> str:
+    """Return the error's text for users."""
+    return without_internals(str(error))
 
 
-def plain(text: str) -> str:
-    """Put what the system says in its own words, without numbers and places in the source."""
-    text = _DIALLED.sub(lambda match: os.strerror(int(match[1])), text)
-    return _FOR_PROGRAMMERS.sub("", text)
+def without_internals(text: str) -> str:
+    """Remove what asyncio and OpenSSL add for developers, and a repeated address."""
+    return _REPEATED.sub(r"\1", _INTERNALS.sub("", text))
 
 
 def hint_for(error: NsqError) -> str:
-    """Say what to do about an error; nothing where it says all there is to say."""
-    # Not loaded before there is an error: shells ask for completions all the time.
+    """Return what to do about an error; empty if there is no hint."""
+    # Imported late: completion has to be fast.
     import socket
     import ssl
 
     from nsqflow.admin import AdminError
-    from nsqflow.http.client import NoAnswer
 
     cause = error.__cause__
-    if isinstance(error, Failure):
+    if isinstance(error, CommandError):
         return error.hint
     if isinstance(cause, ssl.SSLError):
         return _TRUST if isinstance(cause, ssl.SSLCertVerificationError) else _NO_TLS
@@ -149,49 +162,49 @@ def hint_for(error: NsqError) -> str:
         return _WANTS_TLS
     if isinstance(cause, socket.gaierror):
         return _NAME
-    if isinstance(error, NoAnswer) or (isinstance(error, AdminError) and error.status == 404):
+    if isinstance(error, AdminError) and error.status == 404:
         return _HTTP_PORT
     return next((_HINTS[kind] for kind in type(error).__mro__ if kind in _HINTS), "")
 
 
 def exit_code(error: Exception) -> int:
-    """Give the exit code of a verb that ends with this error."""
-    if isinstance(error, Failure):
+    """Return the exit code for an error."""
+    if isinstance(error, CommandError):
         return error.code
-    return MISUSED if isinstance(error, ConfigError) else FAILED
+    return USAGE_ERROR if isinstance(error, ConfigError) else FAILED
 
 
-def line(error: Exception) -> str:
-    """Say what went wrong, and what to do about it."""
+def one_line(error: Exception) -> str:
+    """Return the error's text and hint in one line."""
     if isinstance(error, NsqError):
         hint = hint_for(error)
-        return words(error) + (f"; {hint}" if hint else "")
+        return error_message(error) + (f"; {hint}" if hint else "")
     if isinstance(error, ModuleNotFoundError) and error.name:
         package = error.name.partition(".")[0]
         if package in _EXTRAS:
-            return f"this needs {package}: pip install 'nsqflow[{_EXTRAS[package]}]'"
+            return f"this needs {package}: {install_hint(_EXTRAS[package])}"
     if isinstance(error, OSError):
         named = isinstance(error.filename, str | bytes)
         where = f"{os.fsdecode(error.filename)}: " if named else ""
         return f"{where}{error.strerror or error}"
-    return f"{type(error).__name__}: {error}; a mistake in nsqflow, --debug tells where"
+    return f"{type(error).__name__}: {error}; a bug in nsqflow; --debug shows where"
 
 
-def _give_up_stdout() -> bool:
-    """If it is stdout that nobody reads any more, write to nowhere from now on."""
-    if not _is_unread(sys.stdout.fileno()):
+def _detach_stdout() -> bool:
+    """Redirect stdout to /dev/null if its reader has exited; return whether it has."""
+    if not _has_no_reader(sys.stdout.fileno()):
         return False  # another pipe, or a socket
-    # What is left in a buffer would fail once more when Python ends, and be told of then; so
-    # would stderr, where both go the same way.
+    # Flushing buffers at exit would fail and print an error; stderr too,
+    # if both go to the same pipe.
     nowhere = os.open(os.devnull, os.O_WRONLY)
     for stream in (sys.stdout, sys.stderr):
-        if _is_unread(stream.fileno()):
+        if _has_no_reader(stream.fileno()):
             os.dup2(nowhere, stream.fileno())
     os.close(nowhere)
     return True
 
 
-def _is_unread(descriptor: int) -> bool:
+def _has_no_reader(descriptor: int) -> bool:
     state = select.poll()
     state.register(descriptor, 0)
     return bool(state.poll(0))

@@ -1,4 +1,4 @@
-"""The verbs topics, channels and nodes: what there is."""
+"""``nsqflow topics``, ``channels`` and ``nodes``."""
 
 from __future__ import annotations
 
@@ -6,24 +6,20 @@ from typing import Annotated, Any
 
 import typer
 
-from nsqflow.admin import NsqdStats
-from nsqflow.cli.cluster import Cluster, Place, is_redesigned, no_nsqd
+from nsqflow.admin import NsqdNode, NsqdStats
+from nsqflow.cli.cluster import CliCluster, is_redesigned, no_nsqd
 from nsqflow.cli.completion import TopicArgument
-from nsqflow.cli.errors import FAILED, OK, line, words
-from nsqflow.cli.screen import emit, note, show_table
-from nsqflow.cli.servers import ConfigOption, LookupdOption, NsqdHttpOption, NsqdOption, Servers
-from nsqflow.cli.signals import run
+from nsqflow.cli.coroutines import run_async
+from nsqflow.cli.errors import FAILED, OK, error_message, one_line
+from nsqflow.cli.terminal import print_err, print_json, show_name, show_table
 from nsqflow.protocol.names import check_topic
 
 JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON object per line.")]
 
 
 def topics(
+    cluster: CliCluster,
     json: JsonOption = False,
-    lookupd: LookupdOption = None,
-    nsqd: NsqdOption = None,
-    nsqd_http: NsqdHttpOption = None,
-    config: ConfigOption = None,
 ) -> int:
     """List the topics, one per line.
 
@@ -31,22 +27,18 @@ def topics(
       $ nsqflow topics
       $ nsqflow topics --json
     """
-    cluster = Cluster(Servers.of(lookupd, nsqd, nsqd_http, config))
-    for name in run(cluster.topics(), f"asking {cluster.servers}"):
+    for name in run_async(cluster.topics(), f"asking {cluster.servers}"):
         if json:
-            emit({"topic": name})
+            print_json({"topic": name})
         else:
-            print(name)
-    return complete(cluster)
+            print(show_name(name))
+    return report_errors(cluster)
 
 
 def channels(
+    cluster: CliCluster,
     topic: TopicArgument,
     json: JsonOption = False,
-    lookupd: LookupdOption = None,
-    nsqd: NsqdOption = None,
-    nsqd_http: NsqdHttpOption = None,
-    config: ConfigOption = None,
 ) -> int:
     """List the channels of a topic, one per line.
 
@@ -54,75 +46,63 @@ def channels(
       $ nsqflow channels orders
     """
     check_topic(topic)
-    cluster = Cluster(Servers.of(lookupd, nsqd, nsqd_http, config))
-    for name in run(cluster.channels(topic), f"asking {cluster.servers}"):
+    for name in run_async(cluster.channels(topic), f"asking {cluster.servers}"):
         if json:
-            emit({"topic": topic, "channel": name})
+            print_json({"topic": topic, "channel": name})
         else:
-            print(name)
-    return complete(cluster)
+            print(show_name(name))
+    return report_errors(cluster)
 
 
 def nodes(
+    cluster: CliCluster,
     json: JsonOption = False,
-    lookupd: LookupdOption = None,
-    nsqd: NsqdOption = None,
-    nsqd_http: NsqdHttpOption = None,
-    config: ConfigOption = None,
 ) -> int:
-    """List the nsqd: where they are, their versions, and what waits on each.
+    """List the nsqd: their addresses and versions, and the messages that wait on each.
 
     Example:
       $ nsqflow nodes
     """
-    cluster = Cluster(Servers.of(lookupd, nsqd, nsqd_http, config))
-    found = run(_nodes(cluster), f"asking {cluster.servers}")
+    found = run_async(_nodes(cluster), f"asking {cluster.servers}")
     if json:
         for node in found:
-            emit(node)
+            print_json(node)
     else:
         show_table(list(_COLUMNS), [list(node.values()) for node in found])
     if not found:
-        note(line(no_nsqd(cluster.servers)))
-    return complete(cluster)
+        print_err(one_line(no_nsqd(cluster.servers)))
+    return report_errors(cluster)
 
 
-def complete(cluster: Cluster, *, in_vain: bool = False) -> int:
-    """Tell which daemons gave no answer, with hints if none did; gives the exit code."""
-    for trouble in cluster.troubles:
-        note(line(trouble) if in_vain else words(trouble))
-    return FAILED if cluster.troubles else OK
+def report_errors(cluster: CliCluster, *, in_vain: bool = False) -> int:
+    """Print the errors of servers, with hints if ``in_vain``; return the exit code."""
+    for error in cluster.errors:
+        print_err(one_line(error) if in_vain else error_message(error))
+    return FAILED if cluster.errors else OK
 
 
 _COLUMNS = ("nsqd", "http", "host", "version", "topics", "depth", "health")
 
 
-async def _nodes(cluster: Cluster) -> list[dict[str, Any]]:
-    async def ask(place: Place) -> tuple[str, NsqdStats]:
-        host = str((await place.http.info()).get("hostname", ""))
-        return host, await place.http.stats(include_clients=False)
+async def _nodes(cluster: CliCluster) -> list[dict[str, Any]]:
+    async def ask(node: NsqdNode) -> tuple[str, NsqdStats]:
+        host = str((await node.http.info()).get("hostname", ""))
+        return host, await node.http.stats(include_clients=False)
 
-    places = await cluster.places()
-    answers = dict(await cluster.each(places, ask))
-    if places and not answers and not cluster.lookupds:
-        cluster.give_up()
-    return [
-        _reached(place, *answers[place]) if place in answers else _unreached(place)
-        for place in places
-    ]
+    nodes = await cluster.nodes()
+    answers = dict(await cluster.for_each(nodes, ask))
+    if nodes and not answers and not cluster.lookupds:
+        raise cluster.no_answer()
+    return [_node(node, *answers.get(node, ("", None))) for node in nodes]
 
 
-def _reached(place: Place, host: str, stats: NsqdStats) -> dict[str, Any]:
-    topics = {topic.name for topic in stats.topics}  # a redesigned nsqd has a row per partition
-    depth = sum(topic.depth + sum(c.depth for c in topic.channels) for topic in stats.topics)
-    waiting = None if is_redesigned(stats.version) else depth  # which would be in bytes
-    return _node(place, host, stats.version, len(topics), waiting, stats.health)
-
-
-def _unreached(place: Place) -> dict[str, Any]:
-    host, version = (place.node.hostname, place.node.version) if place.node else ("", "")
-    return _node(place, host, version, None, None, "unreachable")
-
-
-def _node(place: Place, *values: Any) -> dict[str, Any]:
-    return dict(zip(_COLUMNS, (place.address, place.http.address, *values), strict=True))
+def _node(node: NsqdNode, host: str, stats: NsqdStats | None) -> dict[str, Any]:
+    known = node.registration
+    values: list[Any] = [known.hostname, known.version] if known else ["", ""]
+    values += [None, None, "unreachable"]
+    if stats is not None:
+        topics = {topic.name for topic in stats.topics}  # a redesigned nsqd lists each partition
+        depth = sum(topic.depth + sum(c.depth for c in topic.channels) for topic in stats.topics)
+        waiting = None if is_redesigned(stats.version) else depth  # would be bytes
+        values = [host, stats.version, len(topics), waiting, stats.health]
+    return dict(zip(_COLUMNS, (node.address, node.http.address, *values), strict=True))

@@ -1,32 +1,41 @@
-"""The verb pub: publishes what it is given, and tells what became of it."""
+"""``nsqflow pub``: publishes messages and reports the result of each."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
-import math
 import os
 import sys
-from collections.abc import AsyncGenerator, Awaitable, Iterator
+import time
+from collections import Counter
+from collections.abc import AsyncGenerator, Iterator, Sequence
 from contextlib import aclosing, contextmanager
+from itertools import groupby
 from pathlib import Path
 from typing import Annotated, BinaryIO
 
 import typer
 
-from nsqflow.cli.account import PUBLISHED, REFUSED, UNCERTAIN, Account
 from nsqflow.cli.completion import TopicArgument
-from nsqflow.cli.contact import reach
-from nsqflow.cli.errors import FAILED, MISUSED, OK, Failure, hint_for, line, words
-from nsqflow.cli.lines import read_lines, read_whole
-from nsqflow.cli.screen import Progress, note
-from nsqflow.cli.servers import ConfigOption, LookupdOption, NsqdHttpOption, NsqdOption, Servers
-from nsqflow.cli.signals import run, ticking
-from nsqflow.client.producer import Producer
+from nsqflow.cli.connect_check import check_reachable
+from nsqflow.cli.coroutines import run_async, show_progress
+from nsqflow.cli.errors import (
+    FAILED,
+    OK,
+    USAGE_ERROR,
+    CommandError,
+    error_message,
+    hint_for,
+    one_line,
+)
+from nsqflow.cli.line_reader import read_lines, read_whole
+from nsqflow.cli.servers import CliServers
+from nsqflow.cli.terminal import ProgressLine, count, print_err, print_json
+from nsqflow.client.producer.producer import Producer
+from nsqflow.config.numbers import Duration
 from nsqflow.errors import (
     BadBodyError,
     BadMessageError,
-    ConfigError,
     NsqError,
     PublishUncertain,
     ServerError,
@@ -34,16 +43,74 @@ from nsqflow.errors import (
 )
 from nsqflow.protocol.names import check_topic
 
-# How large a message may be is nsqd's to say; this bounds what is read into memory.
-_MAX_MESSAGE = 32 * 1024 * 1024
-_AT_ONCE = 500  # deferred messages: there is no command that takes many
-_MAX_DELAY = 1e9  # seconds; what nsqd takes of that is its -max-req-timeout
+PUBLISHED, REFUSED, UNCERTAIN = "published", "refused", "uncertain"
 
-Batch = list[tuple[int, bytes]]
-"""Messages, each with its number in what they were read from."""
+
+class PublishReport:
+    """Counts results and prints failures; ``unit`` is ``line`` or ``argument``."""
+
+    def __init__(self, topic: str, unit: str) -> None:
+        self.topic = topic
+        self.unit = unit
+        self.started = False
+        """Whether an nsqd is reachable and reading has started."""
+        self.empty = 0
+        """Lines skipped because nsqd rejects empty messages."""
+        self._counts: Counter[str] = Counter()
+        self._started_at = time.monotonic()
+
+    @property
+    def published(self) -> int:
+        """Messages that nsqd has stored."""
+        return self._counts[PUBLISHED]
+
+    @property
+    def failed(self) -> bool:
+        """Whether some messages may not be stored."""
+        return self.published < self._counts.total()
+
+    def add(self, numbers: Sequence[int], results: Sequence[str], reason: str = "") -> None:
+        """Count the results of some messages; print which ones may be missing."""
+        self._counts.update(results)
+        for result, group in groupby(zip(results, numbers, strict=True), lambda pair: pair[0]):
+            if result != PUBLISHED:
+                numbers_of_group = [number for _, number in group]
+                print_err(
+                    f"{result}: {self._span(numbers_of_group[0], numbers_of_group[-1])}: {reason}"
+                )
+
+    def progress(self) -> str:
+        """Return the progress as text."""
+        rate = self.published / max(time.monotonic() - self._started_at, 0.001)
+        return f"published {count(self.published, 'message')}, {rate:,.0f}/s"
+
+    def print(self, *, json: bool) -> None:
+        """Print the counts."""
+        counts = {result: self._counts[result] for result in (PUBLISHED, REFUSED, UNCERTAIN)}
+        if json:
+            print_json({"topic": self.topic, **counts, "empty": self.empty})
+            return
+        parts = [f"published {count(counts[PUBLISHED], 'message')} to {self.topic}"]
+        parts += [f"{counts[name]:,} {name}" for name in (REFUSED, UNCERTAIN) if counts[name]]
+        parts += [f"{count(self.empty, 'empty line')} skipped"] if self.empty else []
+        print("; ".join(parts))
+
+    def _span(self, first: int, last: int) -> str:
+        return f"{self.unit} {first}" if first == last else f"{self.unit}s {first} to {last}"
+
+
+# nsqd limits the size of messages; this limits what is read into memory.
+_MAX_MESSAGE = 32 * 1024 * 1024
+_MAX_CONCURRENT = 500  # deferred messages in flight: each is a command of its own
+_DELAY = Duration(0, 10**9)  # nsqd's own limit is -max-req-timeout
+_TIMEOUT = Duration(0.1, 3600)
+
+NumberedBodies = list[tuple[int, bytes]]
+"""Message bodies, each with the number of its line or argument."""
 
 
 def pub(
+    servers: CliServers,
     topic: TopicArgument,
     body: Annotated[
         list[str] | None,
@@ -61,89 +128,81 @@ def pub(
         bool, typer.Option("--whole", help="Publish the file, or stdin, as one message.")
     ] = False,
     delay: Annotated[
-        float | None,
-        typer.Option("--delay", metavar="SECONDS", min=0, help="Have them delivered later."),
+        str | None,
+        typer.Option("--delay", metavar="DURATION", help="Defer delivery, as in 500ms, 90 or 10m."),
     ] = None,
     timeout: Annotated[
-        float,
-        typer.Option(
-            "--timeout", metavar="SECONDS", min=0.1, max=3600, help="How long nsqd may take."
-        ),
-    ] = 30.0,
-    json: Annotated[bool, typer.Option("--json", help="Tell the counts as a JSON object.")] = False,
-    lookupd: LookupdOption = None,
-    nsqd: NsqdOption = None,
-    nsqd_http: NsqdHttpOption = None,
-    config: ConfigOption = None,
+        str, typer.Option("--timeout", metavar="DURATION", help="How long to wait for nsqd.")
+    ] = "30s",
+    json: Annotated[
+        bool, typer.Option("--json", help="Print the counts as a JSON object.")
+    ] = False,
 ) -> int:
-    """Publish messages to a topic; tells how many nsqd has stored.
+    """Publish messages to a topic and print how many nsqd has stored.
 
-    Empty lines are left out. What nsqd refuses is named, and so is what was sent and never
-    answered: that may be stored or not.
+    Empty lines are skipped. Messages that nsqd rejects are listed, and so are those that were
+    sent and never answered: they may be stored or not.
 
     Example:
       $ nsqflow pub orders 'order 1' 'order 2'
       $ nsqflow pub orders --file orders.txt
-      $ echo '{"id": 3}' | nsqflow pub orders --delay 0.5
+      $ echo '{"id": 3}' | nsqflow pub orders --delay 500ms
     """
     check_topic(topic)
-    _check_seconds(delay, timeout)
-    servers = Servers.of(lookupd, nsqd, nsqd_http, config)
-    account = Account(topic, "argument" if body else "line")
-    with _batches(body or [], file, whole, account) as batches:
+    delay_seconds = None if delay is None else _DELAY.parse("--delay", delay)
+    timeout_seconds = _TIMEOUT.parse("--timeout", timeout)
+    report = PublishReport(topic, "argument" if body else "line")
+    with _open_input(body or [], file, whole, report) as batches:
         try:
-            run(_publish(servers, topic, batches, delay, timeout, account))
+            publisher = LinePublisher(servers, delay_seconds, timeout_seconds, report)
+            run_async(publisher.run(batches))
         finally:
-            if account.begun:
-                account.tell(json=json)
-    return FAILED if account.failed else OK
-
-
-def _check_seconds(delay: float | None, timeout: float) -> None:
-    # Typer's own bounds let pass what is not a number.
-    if not 0 <= (delay or 0) < _MAX_DELAY:
-        raise ConfigError(f"--delay {delay!r}; allowed are 0 to below {_MAX_DELAY:.0f} seconds")
-    if math.isnan(timeout):
-        raise ConfigError(f"--timeout {timeout!r}; allowed are 0.1 to 3600 seconds")
+            if report.started:
+                report.print(json=json)
+    return FAILED if report.failed else OK
 
 
 @contextmanager
-def _batches(
-    bodies: list[str], file: Path | None, whole: bool, account: Account
-) -> Iterator[AsyncGenerator[Batch, None]]:
-    """Give what is to be published; a file is open only so long."""
+def _open_input(
+    bodies: list[str], file: Path | None, whole: bool, report: PublishReport
+) -> Iterator[AsyncGenerator[NumberedBodies, None]]:
+    """Return the messages to publish; a file stays open for the block."""
     if bodies and (file or whole):
-        raise Failure("messages as arguments, and a file too; give one of them", code=MISUSED)
+        raise CommandError("give messages either as arguments or in a file", code=USAGE_ERROR)
     if bodies:
         yield _one_batch(_arguments(bodies))
     elif file is None or str(file) == "-":
         if sys.stdin.isatty():
-            note("each line is a message; Ctrl-D ends")
-        yield _of_file(sys.stdin.fileno(), whole, account)
+            print_err("each line is a message; press Ctrl-D to end")
+        yield _read_file(sys.stdin.fileno(), whole, report)
     else:
-        with _opened(file) as opened:
-            yield _of_file(opened.fileno(), whole, account)
+        with _open(file) as opened:
+            yield _read_file(opened.fileno(), whole, report)
 
 
-def _opened(file: Path) -> BinaryIO:
+def _open(file: Path) -> BinaryIO:
     try:
         return file.open("rb")
     except OSError as error:
-        raise Failure(f"{file}: {error.strerror}", code=MISUSED) from None
+        raise CommandError(f"{file}: {error.strerror}", code=USAGE_ERROR) from None
 
 
-def _arguments(bodies: list[str]) -> Batch:
+def _arguments(bodies: list[str]) -> NumberedBodies:
     for number, body in enumerate(bodies, 1):
         if not body:
-            raise Failure(f"message {number} is empty; nsqd takes none of that kind", code=MISUSED)
+            raise CommandError(
+                f"message {number} is empty: nsqd rejects empty messages", code=USAGE_ERROR
+            )
     return [(number, os.fsencode(body)) for number, body in enumerate(bodies, 1)]
 
 
-async def _one_batch(batch: Batch) -> AsyncGenerator[Batch, None]:
+async def _one_batch(batch: NumberedBodies) -> AsyncGenerator[NumberedBodies, None]:
     yield batch
 
 
-async def _of_file(descriptor: int, whole: bool, account: Account) -> AsyncGenerator[Batch, None]:
+async def _read_file(
+    descriptor: int, whole: bool, report: PublishReport
+) -> AsyncGenerator[NumberedBodies, None]:
     if whole:
         body = await read_whole(descriptor, _MAX_MESSAGE)
         yield [(1, body)] if body else []
@@ -152,125 +211,119 @@ async def _of_file(descriptor: int, whole: bool, account: Account) -> AsyncGener
     async for lines in read_lines(descriptor, _MAX_MESSAGE):
         batch = [(number, line) for number, line in enumerate(lines, number + 1) if line]
         number += len(lines)
-        account.empty += len(lines) - len(batch)
+        report.empty += len(lines) - len(batch)
         yield batch
 
 
-async def _publish(
-    servers: Servers,
-    topic: str,
-    batches: AsyncGenerator[Batch, None],
-    delay: float | None,
-    timeout: float,
-    account: Account,
-) -> None:
-    async with aclosing(batches):
-        await reach(servers)
-        account.begun = True
-        with _told_once():
-            async with _producer(servers, timeout) as producer:
-                with ticking(Progress(account.line)):
-                    async for batch in batches:
-                        if not await _send(producer, topic, batch, delay, account):
-                            return
+class LinePublisher:
+    """Publishes batches of messages and reports what became of them."""
 
+    def __init__(
+        self, servers: CliServers, delay: float | None, timeout: float, report: PublishReport
+    ) -> None:
+        self._servers = servers
+        self._delay = delay
+        self._report = report
+        self._topic = report.topic
+        self._producer = Producer(
+            servers.nsqd,
+            lookupd=servers.lookupd,
+            publish_timeout=timeout,
+            max_msg_size=_MAX_MESSAGE,
+            max_body_size=2 * _MAX_MESSAGE,
+            **servers.client_options(),
+        )
 
-def _producer(servers: Servers, timeout: float) -> Producer:
-    return Producer(
-        servers.nsqd,
-        lookupd=servers.lookupd,
-        publish_timeout=timeout,
-        max_msg_size=_MAX_MESSAGE,
-        max_body_size=2 * _MAX_MESSAGE,
-        **servers.client_options(),
-    )
+    async def run(self, batches: AsyncGenerator[NumberedBodies, None]) -> None:
+        """Publish until the end, or until an error that would also affect the next batch."""
+        async with aclosing(batches):
+            await check_reachable(self._servers)
+            self._report.started = True
+            with _without_repeated_warnings():
+                async with self._producer:
+                    with show_progress(ProgressLine(self._report.progress)):
+                        async for batch in batches:
+                            if not await self._send(batch):
+                                return
+
+    async def _send(self, batch: NumberedBodies) -> bool:
+        """Publish a batch and report it; return whether to continue."""
+        report = self._report
+        for part in self._parts(batch):
+            numbers, bodies = [number for number, _ in part], [body for _, body in part]
+            try:
+                results, error = await self._publish(bodies)
+            except asyncio.CancelledError:
+                report.add(numbers, [UNCERTAIN] * len(part), "interrupted")
+                raise
+            report.add(numbers, results, error_message(error) if error else "")
+            # Messages after one that is too large may succeed.
+            if error is not None and not isinstance(error, BadMessageError | BadBodyError):
+                text = f"stopped: nothing after {report.unit} {numbers[-1]} was sent"
+                print_err(one_line(CommandError(text, hint_for(self._servers.explain(error)))))
+                return False
+        return True
+
+    def _parts(self, batch: NumberedBodies) -> Iterator[NumberedBodies]:
+        """Split a batch into parts that are published together: one part, unless it is deferred."""
+        if self._delay is None:
+            yield batch
+            return
+        start = 0
+        while start < len(batch):
+            # A delay that nsqd rejects would cost a connection for every message.
+            size = _MAX_CONCURRENT if self._report.published else 1
+            yield batch[start : start + size]
+            start += size
+
+    async def _publish(self, bodies: list[bytes]) -> tuple[list[str], NsqError | None]:
+        """Publish; return the result of each message, and the first error."""
+        if self._delay is None:
+            try:
+                await self._producer.publish_many(self._topic, bodies)
+            except NsqError as error:
+                return _results_of(error, len(bodies)), error
+            return [PUBLISHED] * len(bodies), None
+        errors = await asyncio.gather(*map(self._publish_deferred, bodies))
+        return [_result(error) for error in errors], next(filter(None, errors), None)
+
+    async def _publish_deferred(self, body: bytes) -> NsqError | None:
+        try:
+            await self._producer.publish(self._topic, body, delay=self._delay)
+        except NsqError as error:
+            return error
+        return None
 
 
 @contextmanager
-def _told_once() -> Iterator[None]:
-    """Keep the client from warning of what the account says of the messages themselves."""
+def _without_repeated_warnings() -> Iterator[None]:
+    """Suppress the client's warnings about errors that the report lists."""
 
-    def is_news(record: logging.LogRecord) -> bool:
-        causes = record.args if isinstance(record.args, tuple) else ()
-        return not any(isinstance(cause, ServerError | TlsNotGrantedError) for cause in causes)
+    def is_not_reported(record: logging.LogRecord) -> bool:
+        error = getattr(record, "error", None)
+        return not isinstance(error, ServerError | TlsNotGrantedError)
 
-    logger = logging.getLogger("nsqflow.client.endpoint")
+    logger = logging.getLogger("nsqflow.client.reconnect")
     if not logger.isEnabledFor(logging.DEBUG):
-        logger.addFilter(is_news)
+        logger.addFilter(is_not_reported)
     try:
         yield
     finally:
-        logger.removeFilter(is_news)
+        logger.removeFilter(is_not_reported)
 
 
-async def _send(
-    producer: Producer, topic: str, batch: Batch, delay: float | None, account: Account
-) -> bool:
-    """Publish a batch and account for it; tells whether there is sense in going on."""
-    for some in _turns(batch, delay, account):
-        numbers, bodies = [number for number, _ in some], [body for _, body in some]
-        try:
-            fates, error = await _outcomes(producer, topic, bodies, delay)
-        except asyncio.CancelledError:
-            account.add(numbers, [UNCERTAIN] * len(some), "interrupted")
-            raise
-        account.add(numbers, fates, words(error) if error else "")
-        # One message that is too large says nothing of those behind it.
-        if error is not None and not isinstance(error, BadMessageError | BadBodyError):
-            text = f"stopped: nothing after {account.unit} {numbers[-1]} was sent"
-            note(line(Failure(text, hint_for(error))))
-            return False
-    return True
-
-
-def _turns(batch: Batch, delay: float | None, account: Account) -> Iterator[Batch]:
-    """Give what is published at a time: all of it, if there is a command that takes so many."""
-    if delay is None:
-        yield batch
-        return
-    start = 0
-    while start < len(batch):
-        # A delay that nsqd does not take would cost a connection for every message.
-        size = _AT_ONCE if account.published else 1
-        yield batch[start : start + size]
-        start += size
-
-
-async def _outcomes(
-    producer: Producer, topic: str, bodies: list[bytes], delay: float | None
-) -> tuple[list[str], NsqError | None]:
-    """Publish; gives the fate of each message, and what went wrong if something did."""
-    if delay is None:
-        try:
-            await producer.publish_many(topic, bodies)
-        except NsqError as error:
-            return _fates_in(error, len(bodies)), error
-        return [PUBLISHED] * len(bodies), None
-    publishing = (producer.publish(topic, body, delay=delay) for body in bodies)
-    errors = await asyncio.gather(*map(_error_of, publishing))
-    return [_fate(error) for error in errors], next(filter(None, errors), None)
-
-
-def _fates_in(error: NsqError, size: int) -> list[str]:
-    """Read what became of each of a ``publish_many`` that failed."""
+def _results_of(error: NsqError, size: int) -> list[str]:
+    """Return the result of each message of a failed ``publish_many``."""
     if error.ranges is None:
-        return [_fate(error)] * size
-    fates = [REFUSED] * size
-    for ranges, fate in ((error.ranges.accepted, PUBLISHED), (error.ranges.uncertain, UNCERTAIN)):
-        for some in ranges:
-            fates[some.start : some.stop] = [fate] * len(some)
-    return fates
+        return [_result(error)] * size
+    results = [REFUSED] * size
+    for ranges, result in ((error.ranges.accepted, PUBLISHED), (error.ranges.uncertain, UNCERTAIN)):
+        for one in ranges:
+            results[one.start : one.stop] = [result] * len(one)
+    return results
 
 
-async def _error_of(publishing: Awaitable[object]) -> NsqError | None:
-    try:
-        await publishing
-    except NsqError as error:
-        return error
-    return None
-
-
-def _fate(error: NsqError | None) -> str:
+def _result(error: NsqError | None) -> str:
     if error is None:
         return PUBLISHED
     return UNCERTAIN if isinstance(error, PublishUncertain) else REFUSED

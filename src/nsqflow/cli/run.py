@@ -1,28 +1,41 @@
-"""``nsqflow run``: a pipeline file on Spark, watched until it ends or is stopped."""
+"""``nsqflow run``: runs a pipeline file on Spark until it ends or is stopped."""
 
 from __future__ import annotations
 
 import json
+import logging
 import signal
+import sys
 import tempfile
 import time
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from nsqflow.cli.progress import View, describe, open_view
-from nsqflow.cli.screen import busy, clean
-from nsqflow.cli.servers import ConfigOption, Servers
-from nsqflow.cli.signals import Signals
-from nsqflow.errors import ConfigError
+from nsqflow.cli.errors import Terminated, hide_in_tracebacks
+from nsqflow.cli.run_view import View, describe, open_view, show_java
+from nsqflow.cli.servers import CliServers, LookupdOption, NsqdHttpOption, NsqdOption
+from nsqflow.cli.terminal import escape, print_err, spinner
+from nsqflow.errors import ConfigError, PipelineFailed
+from nsqflow.signals import SignalRecorder
 
 if TYPE_CHECKING:
     from nsqflow.pipelines.pipeline import Pipeline
-    from nsqflow.pipelines.running import Running
+    from nsqflow.pipelines.runner import PipelineRun
 
-_TICK = 0.25  # seconds between two looks at the queries
+_TICK = 0.25  # seconds between two polls of the queries
+
+ConfigOption = Annotated[
+    Path | None,
+    typer.Option(
+        "--config",
+        metavar="FILE",
+        help="A TOML file that names servers. "
+        "[NSQFLOW_CONFIG, else ~/.config/nsqflow/config.toml; ./nsqflow.toml is not read]",
+    ),
+]
 
 
 def run(
@@ -36,84 +49,111 @@ def run(
         ),
     ] = None,
     master: Annotated[
-        str | None, typer.Option("--master", metavar="URL", help="The Spark to run on.")
+        str | None, typer.Option("--master", metavar="URL", help="The Spark master to run on.")
     ] = None,
     available_now: Annotated[
-        bool, typer.Option("--available-now", help="End when what waits now is done with.")
+        bool, typer.Option("--available-now", help="Process what is waiting now, then exit.")
     ] = False,
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Check it and show what it would do; touch nothing.")
+        bool,
+        typer.Option(
+            "--dry-run",
+            help="Show what it would do, then check it; write nothing. This imports the modules "
+            "that the file names and looks up its servers, so it is no sandbox.",
+        ),
     ] = False,
     as_json: Annotated[
-        bool, typer.Option("--json", help="Progress as lines of JSON, one for each batch.")
+        bool, typer.Option("--json", help="Print progress as JSON, one line per batch.")
     ] = False,
+    lookupd: LookupdOption = None,
+    nsqd: NsqdOption = None,
+    nsqd_http: NsqdHttpOption = None,
     config: ConfigOption = None,
 ) -> None:
     """Run a pipeline file: from NSQ, through SQL and Python, to files, tables and topics.
 
-    It runs until it is stopped. Ctrl-C and SIGTERM let the batches that are under way end; a
-    second one does not wait. Started again, it goes on where it was.
+    --lookupd and --nsqd override the servers in the file, and those override variables and config.
+
+    It runs until it is stopped. Ctrl-C and SIGTERM let the current batches end; a second signal
+    does not wait. When started again, it continues where it was.
 
     Example:
       $ nsqflow run examples/pipelines/views.toml --dry-run
       $ nsqflow run examples/pipelines/views.toml --available-now --set run.master='local[2]'
     """
+    from nsqflow.pipelines.inputs import check_inputs
     from nsqflow.pipelines.pipeline import load_pipeline
+    from nsqflow.pipelines.reachability import unreachable_error
+    from nsqflow.pipelines.summary import summarize
 
     def servers() -> Mapping[str, tuple[str, ...]]:
-        found = Servers.of(None, None, None, config)
+        # Not from ./nsqflow.toml: the servers it names would get the secrets
+        # that the pipeline file takes from the environment.
+        found = CliServers.of(lookupd, nsqd, nsqd_http, config, trusted_only=True)
         return {"lookupd": found.lookupd, "nsqd": found.nsqd, "nsqd_http": found.nsqd_http}
 
+    first = servers() if lookupd or nsqd or nsqd_http else None
     settings = [*(settings or []), *([f"run.master={master}"] if master else [])]
-    pipeline = load_pipeline(file, settings, servers=servers)
+    pipeline = load_pipeline(file, settings, servers=servers, first=first)
+    hide_in_tracebacks(pipeline.document.hide)
     if as_json and any(sink.format == "console" for sink in pipeline.sinks):
         raise ConfigError("--json and a sink of format console would both write to stdout")
+    summary = summarize(pipeline) if dry_run else {}
+    if summary and not as_json:
+        # First, because what follows imports modules and resolves the names of servers.
+        print(describe(summary), flush=True)
+    # Importing a module would otherwise leave __pycache__ beside it.
+    sys.dont_write_bytecode |= dry_run
+    check_inputs(pipeline)
+    unreachable = unreachable_error(pipeline.source)
     if dry_run:
-        _rehearse(pipeline, as_json)
+        if unreachable:
+            print_err(str(unreachable))
+        _dry_run(pipeline, summary, as_json)
+    elif unreachable:
+        raise unreachable
     else:
         _run(pipeline.now() if available_now else pipeline, as_json)
 
 
-def _rehearse(pipeline: Pipeline, as_json: bool) -> None:
-    from nsqflow.pipelines.outline import outline
-    from nsqflow.pipelines.rehearsal import rehearse
-    from nsqflow.pipelines.session import session
+def _dry_run(pipeline: Pipeline, summary: dict[str, Any], as_json: bool) -> None:
+    from nsqflow.pipelines.dry_run import dry_run
+    from nsqflow.pipelines.spark_session import session
 
     with (
-        Signals() as signals,
+        SignalRecorder(Terminated) as signals,
         tempfile.TemporaryDirectory(prefix="nsqflow-") as folder,
-        busy("trying it on no messages ..."),
+        spinner("checking it without messages ..."),
     ):
-        # Whatever the file says: this must leave nothing behind.
+        # Override the file: a dry run must leave nothing behind.
         nowhere = {
             "spark.sql.warehouse.dir": f"{folder}/warehouse",
             "spark.eventLog.enabled": "false",
         }
-        with session(pipeline, "local[1]", **nowhere) as spark:
-            signals.take_over()
-            columns = rehearse(spark, pipeline, Path(folder), signals.raise_again)
-    signals.raise_again()
-    told = outline(pipeline)
+        with session(pipeline, "local[1]", _from_java, **nowhere) as spark:
+            signals.start_recording()
+            columns = dry_run(spark, pipeline, Path(folder), signals.raise_recorded)
+    signals.raise_recorded()
     if as_json:
-        print(json.dumps(told | {"columns": columns}))
+        print(json.dumps(summary | {"columns": columns}))
         return
-    print(describe(told))
     print("\ncolumns")
     for name, text in columns.items():
-        print(f"  {clean(name):<12} {clean(text)}")
+        print(f"  {escape(name):<12} {escape(text)}")
 
 
 def _run(pipeline: Pipeline, as_json: bool) -> None:
-    from nsqflow.pipelines.running import PipelineFailed, Running
-    from nsqflow.pipelines.session import session
+    from nsqflow.pipelines.runner import PipelineRun
+    from nsqflow.pipelines.spark_session import session
 
     with (
-        Signals() as signals,
+        SignalRecorder(Terminated) as signals,
         open_view(pipeline, as_json=as_json) as view,
-        session(pipeline) as spark,
+        session(pipeline, "", _from_java) as spark,
     ):
-        signals.take_over()
-        running = Running(spark, pipeline, lambda: signals.number)
+        signals.start_recording()
+        view.started(spark.sparkContext.uiWebUrl)
+        running = PipelineRun(spark, pipeline, lambda: signals.number)
         try:
             _watch(running, view, signals)
         finally:
@@ -123,10 +163,18 @@ def _run(pipeline: Pipeline, as_json: bool) -> None:
         view.failed(failures)
     if failures:
         raise PipelineFailed(failures)
-    signals.raise_again()
+    signals.raise_recorded()
 
 
-def _watch(running: Running, view: View, signals: Signals) -> None:
+def _from_java(line: str) -> None:
+    """Show a line of Java's stderr, except those that Java writes at every start."""
+    from nsqflow.spark.jvm import is_noise
+
+    if logging.getLogger("nsqflow").isEnabledFor(logging.DEBUG) or not is_noise(line):
+        show_java(line)
+
+
+def _watch(running: PipelineRun, view: View, signals: SignalRecorder) -> None:
     while running.is_active() and not signals.number:
         view.show(running)
         time.sleep(_TICK)

@@ -1,4 +1,4 @@
-"""Which servers a command line means, and how they are talked to."""
+"""The servers of a command line, and how to connect to them."""
 
 from __future__ import annotations
 
@@ -7,16 +7,18 @@ import ssl
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated, Any, Self
+from typing import Annotated, Self
 
 import typer
 
-from nsqflow.cli.settings import read_settings
-from nsqflow.client.address import TcpAddress, map_address, parse_address
+from nsqflow.address import parse_address, parse_http_address
+from nsqflow.cli.config_file import read_settings
+from nsqflow.cli.terminal import escape
+from nsqflow.cli.trust import UntrustedFile, without_secrets
 from nsqflow.client.options import ClientOptions
-from nsqflow.errors import ConfigError
-from nsqflow.http.client import parse_http_address
-from nsqflow.protocol.lookup import join_address
+from nsqflow.config.options import create
+from nsqflow.config.security import Security
+from nsqflow.errors import ConfigError, NsqError
 
 LookupdOption = Annotated[
     list[str] | None,
@@ -48,28 +50,35 @@ ConfigOption = Annotated[
     typer.Option(
         "--config",
         metavar="FILE",
-        help="A TOML file that names servers, certificates, a secret. "
-        "[NSQFLOW_CONFIG, else ./nsqflow.toml, else ~/.config/nsqflow/config.toml]",
+        help="A TOML file that names servers, certificates, a secret. [NSQFLOW_CONFIG, else "
+        "~/.config/nsqflow/config.toml, and the servers of ./nsqflow.toml]",
     ),
 ]
 
+SERVER_OPTIONS = {
+    "lookupd": LookupdOption,
+    "nsqd": NsqdOption,
+    "nsqd_http": NsqdHttpOption,
+    "config": ConfigOption,
+}
+
 _DEFAULT = "127.0.0.1:4150"
-_OF_TLS = ("tls_ca_file", "tls_cert_file", "tls_key_file", "tls_verify")
-_POLL_INTERVAL = 5.0  # seconds: who looks on sees a new topic soon
-_MAX_SECRET = 64 * 1024
+_POLL_INTERVAL = 5.0  # seconds: a new topic is shown soon
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Servers:
-    """The nsqlookupd to ask, or the nsqd themselves; one of the two is empty."""
+class CliServers:
+    """Either the nsqlookupd or the nsqd to use, and how to connect to them."""
 
     lookupd: tuple[str, ...] = field(default=(), repr=False)  # a URL may have a password in it
     nsqd: tuple[str, ...] = ()
     nsqd_http: tuple[str, ...] = field(default=(), repr=False)
     origin: str = "the default"
-    """The option, variable or file that named them."""
-    config: Path | None = None
-    """The config file that was read."""
+    """The option, variable or file that names them."""
+    files: tuple[Path, ...] = ()
+    """The config files that were read; a later one overrides an earlier one."""
+    untrusted: UntrustedFile | None = None
+    """The config file that names them, if it is not trusted: they get no secret then."""
     tls: ssl.SSLContext | None = None
     """For nsqd; None without TLS."""
     https: ssl.SSLContext | None = None
@@ -85,37 +94,55 @@ class Servers:
         nsqd: list[str] | None,
         nsqd_http: list[str] | None,
         config: Path | None,
+        *,
+        trusted_only: bool = False,
     ) -> Self:
-        """Take what the options say, else the environment, else the config file."""
+        """Return the servers set by options, else by the environment, else by the config files."""
         given = {"lookupd": lookupd, "nsqd": nsqd, "nsqd_http": nsqd_http}
-        said = {name: _split(name, texts) for name, texts in given.items() if texts}
-        settings = read_settings(said, config)
+        options = {name: _split(name, texts) for name, texts in given.items() if texts}
+        settings = read_settings(options, config, trusted_only=trusted_only)
         values = settings.values
         found = {name: values.get(name, ()) for name in given}
         if not any(found.values()):
             found["nsqd"] = (_DEFAULT,)
         _check(found, settings.origins)
         key = "lookupd" if found["lookupd"] else "nsqd"
-        tls = _tls_context(values, found)
+        untrusted = UntrustedFile.of(settings, key)
+        if untrusted is not None:
+            values = without_secrets(values)
+        security = create(Security, {k: v for k, v in values.items() if k != "auth_secret"})
+        https = any(
+            url.lower().startswith("https:") for url in (*found["lookupd"], *found["nsqd_http"])
+        )
+        # Otherwise these settings belong to the servers of another file.
+        if untrusted is None or security.tls or https:
+            security.check_given(values.keys() - {"auth_secret"}, https=https)
+        tls = security.http_context() if security.tls or https else None
+        secret = values.get("auth_secret")
         return cls(
             **found,
             origin=settings.origins.get(key, "the default"),
-            config=settings.file,
-            tls=tls if values.get("tls") else None,
+            files=settings.files,
+            untrusted=untrusted,
+            tls=tls if security.tls else None,
             https=tls,
-            secret=_secret(values),
+            secret=security.secret() if secret is None else os.fsencode(secret),
             address_map=values.get("address_map"),
             timeout=values.get("timeout", 5.0),
         )
 
     def __str__(self) -> str:
         kind = "nsqlookupd" if self.lookupd else "nsqd"
-        # As text an address is without its password.
+        # As text, an address has no password.
         names = self.nsqd or [str(parse_http_address(text)) for text in self.lookupd]
-        return f"{kind} {', '.join(names)}"
+        return escape(f"{kind} {', '.join(names)}")  # an untrusted file may have named them
+
+    def explain(self, error: NsqError) -> NsqError:
+        """Return the error, with a hint if it may come from a secret that was not sent."""
+        return error if self.untrusted is None else self.untrusted.explain(error)
 
     def client_options(self) -> ClientOptions:
-        """How a ``Producer`` or a ``Consumer`` reaches them; add ``nsqd`` and ``lookupd``."""
+        """Return the options for a ``Producer`` or a ``Consumer``; add ``nsqd`` and ``lookupd``."""
         return ClientOptions(
             tls=self.tls,
             lookupd_tls=self.https,
@@ -126,97 +153,27 @@ class Servers:
             dial_timeout=self.timeout,
         )
 
-    def http_addresses(self) -> list[tuple[str, str]]:
-        """Each nsqd that was named, by its TCP and its HTTP address."""
-        beside = self.nsqd_http or [_port_above(address) for address in self.nsqd]
-        return list(zip(self.nsqd, beside, strict=True))
-
-    def mapped(self, address: str) -> str:
-        """Where to find what calls itself ``address``, which may have another name here."""
-        return map_address(address, self.address_map)
-
 
 def _split(name: str, texts: list[str]) -> tuple[str, ...]:
     parts = [part.strip() for text in texts for part in text.split(",")]
-    # As of a variable of the shell that is not set: who meant some server must not get another.
+    # For example from an unset shell variable: the default server must not be used instead.
     if not any(parts):
-        raise ConfigError(f"--{name.replace('_', '-')} names no server; give it HOST:PORT")
+        raise ConfigError(f"--{name.replace('_', '-')} is empty: must be HOST:PORT")
     return tuple(filter(None, parts))
 
 
 def _check(found: Mapping[str, tuple[str, ...]], origins: Mapping[str, str]) -> None:
     lookupd, nsqd, nsqd_http = found["lookupd"], found["nsqd"], found["nsqd_http"]
     if lookupd and nsqd:
-        raise ConfigError(f"both {origins['lookupd']} and {origins['nsqd']}; give one of the two")
+        raise ConfigError(f"both {origins['lookupd']} and {origins['nsqd']} are given: give one")
     if nsqd_http and not nsqd:
-        raise ConfigError(f"{origins['nsqd_http']} without --nsqd; it names the HTTP side of these")
+        raise ConfigError(f"{origins['nsqd_http']} without --nsqd: it belongs to --nsqd")
     if nsqd_http and len(nsqd_http) != len(nsqd):
         raise ConfigError(
-            f"{origins['nsqd_http']} has {len(nsqd_http)} addresses for {len(nsqd)} nsqd; "
+            f"{origins['nsqd_http']} has {len(nsqd_http)} addresses for {len(nsqd)} nsqd: "
             "give one for each, in the same order"
         )
     for text in (*lookupd, *nsqd_http):
         parse_http_address(text)
     for text in nsqd:
         parse_address(text)
-
-
-def _port_above(nsqd: str) -> str:
-    address = parse_address(nsqd)
-    if not isinstance(address, TcpAddress) or address.port == 65535:
-        raise ConfigError(f"where is the HTTP API of nsqd {nsqd}? say --nsqd-http")
-    return join_address(address.host, address.port + 1)
-
-
-def _tls_context(
-    values: Mapping[str, Any], found: Mapping[str, tuple[str, ...]]
-) -> ssl.SSLContext | None:
-    urls = (*found["lookupd"], *found["nsqd_http"])
-    authorities, certificate = values.get("tls_ca_file"), values.get("tls_cert_file")
-    key = values.get("tls_key_file")
-    if not values.get("tls") and not any(url.lower().startswith("https:") for url in urls):
-        if said := [name for name in _OF_TLS if name in values]:
-            raise ConfigError(f"{said[0]} without tls; set tls = true, or nothing is encrypted")
-        return None
-    if key and not certificate:
-        raise ConfigError("tls_key_file without tls_cert_file; a key needs its certificate")
-    try:
-        context = ssl.create_default_context(cafile=authorities)
-        if certificate:
-            # Without a password given, OpenSSL would ask for one on the terminal.
-            context.load_cert_chain(certificate, key, password="")
-    except OSError as error:  # of which ssl's own are a kind
-        files = ", ".join(name for name in (authorities, certificate, key) if name)
-        reason = getattr(error, "reason", None) or error.strerror or error
-        raise ConfigError(f"certificates {files}: {reason}; allowed are PEM files") from None
-    if not values.get("tls_verify", True):
-        context.check_hostname = False
-        context.verify_mode = ssl.CERT_NONE
-    return context
-
-
-def _secret(values: Mapping[str, Any]) -> bytes | None:
-    if "auth_secret_file" in values and "auth_secret_env" in values:
-        raise ConfigError("both auth_secret_file and auth_secret_env; give one of the two")
-    if "auth_secret" in values:
-        return os.fsencode(values["auth_secret"])
-    if name := values.get("auth_secret_env"):
-        if not (text := os.environ.get(name)):
-            raise ConfigError(
-                f"auth_secret_env {name!r}; there is no such variable, or it is empty"
-            )
-        return os.fsencode(text)
-    if path := values.get("auth_secret_file"):
-        return _secret_of_file(path)
-    return None
-
-
-def _secret_of_file(path: str) -> bytes:
-    try:
-        with open(path, "rb") as file:
-            secret = file.read(_MAX_SECRET + 1).rstrip(b"\r\n")
-    except OSError as error:
-        raise ConfigError(f"auth_secret_file {path!r}: {error.strerror}") from None
-    if not 0 < len(secret) <= _MAX_SECRET:
-        raise ConfigError(f"auth_secret_file {path!r}; allowed are 1 to {_MAX_SECRET} bytes")
-    return secret

@@ -1,245 +1,312 @@
-"""The verb stat: every topic and channel of the cluster, live."""
+"""``nsqflow stat``: every topic and channel of the cluster, live."""
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import sys
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass
-from itertools import compress
-from typing import Annotated, Any
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from nsqflow.cli.cluster import Cluster, no_nsqd, unknown_topic
+from nsqflow.cli.channel_stats import (
+    ChannelKey,
+    Rates,
+    Totals,
+    compute_rates,
+    list_clients,
+    sum_stats,
+)
+from nsqflow.cli.cluster import CliCluster, no_nsqd, unknown_topic
 from nsqflow.cli.completion import complete_topic
-from nsqflow.cli.counts import Counts, Key, Rates, rates, sum_up
-from nsqflow.cli.errors import FAILED, OK, Failure, line, words
-from nsqflow.cli.screen import (
-    Cell,
-    clean,
+from nsqflow.cli.coroutines import run_async
+from nsqflow.cli.errors import FAILED, OK, CommandError, error_message, one_line
+from nsqflow.cli.stat_tables import Snapshot, make_objects, make_table
+from nsqflow.cli.stat_view import Sort, StatView
+from nsqflow.cli.terminal import (
     console,
     count,
-    emit,
-    note,
+    escape,
     on_terminal,
+    print_err,
+    print_json,
     rich_table,
     show_table,
 )
-from nsqflow.cli.servers import ConfigOption, LookupdOption, NsqdHttpOption, NsqdOption, Servers
-from nsqflow.cli.signals import run
+from nsqflow.config.numbers import Duration
 from nsqflow.errors import NsqError
 from nsqflow.protocol.names import check_topic
 
-_COLUMNS = (
-    *("topic", "channel", "depth", "in flight", "deferred", "in/s", "out/s"),
-    *("requeued", "timed out", "clients", "nsqd"),
-)
-_WIDE = ("requeued", "timed out", "nsqd")
-_WIDTH = 110  # columns of a terminal that has room for all of ours
-_MARGIN = 4  # lines of a terminal that are not for rows
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+_INTERVAL = Duration(0.1, 3600)
+_MARGIN = 4  # lines of a terminal that are not rows
+_LIVE_MARGIN = 3  # the same for the live view: two header lines, one line of hints
+_HINTS = "q quit  s sort  r reverse  c clients  arrows scroll"
 
 
 def stat(
+    cluster: CliCluster,
     topics: Annotated[
         list[str] | None,
         typer.Argument(
             metavar="[TOPIC]...",
-            help="Topics; without any, all of them.",
+            help="Topics; all if omitted.",
             autocompletion=complete_topic,
             show_default=False,
         ),
     ] = None,
     interval: Annotated[
-        float,
-        typer.Option("--interval", metavar="SECONDS", min=0.1, max=3600, help="Between two looks."),
-    ] = 2.0,
+        str, typer.Option("--interval", metavar="DURATION", help="Between two samples.")
+    ] = "2s",
     once: Annotated[
-        bool, typer.Option("--once", help="Look once; then there are no rates.")
+        bool, typer.Option("--once", help="Print once and exit; without rates.")
     ] = False,
+    clients: Annotated[
+        bool,
+        typer.Option("--clients", help="Show the clients of each channel, and why one is starved."),
+    ] = False,
+    sort: Annotated[
+        Sort, typer.Option("--sort", metavar="COLUMN", help=f"One of {', '.join(Sort)}.")
+    ] = Sort.NAME,
+    reverse: Annotated[bool, typer.Option("--reverse", help="Reverse the order.")] = False,
     json: Annotated[
-        bool, typer.Option("--json", help="Print a JSON object per row, on a line, at each look.")
+        bool, typer.Option("--json", help="Print one JSON object per row and sample.")
     ] = False,
-    lookupd: LookupdOption = None,
-    nsqd: NsqdOption = None,
-    nsqd_http: NsqdHttpOption = None,
-    config: ConfigOption = None,
 ) -> int:
     """Show depth, messages in flight and deferred, rates and clients of every channel.
 
-    The counts are those of all nsqd together. A row without a channel is the topic itself: its
-    depth is what no channel has yet. Runs until Ctrl-C.
+    The counts are sums over all nsqd. A row without a channel is the topic itself: its depth
+    counts messages that no channel has yet. Runs until q or Ctrl-C. On a terminal, s sorts by the
+    next column (d, f, i, n: depth, in flight, in/s, name), r reverses, c shows clients, and the
+    arrows scroll.
 
     Example:
       $ nsqflow stat --once
       $ nsqflow stat orders --once --json
+      $ nsqflow stat --once --clients --sort in-flight
     """
     names = [check_topic(topic) for topic in topics or ()]
-    watch = Watch(Cluster(Servers.of(lookupd, nsqd, nsqd_http, config)), names)
-    look, remarks = run(watch.begin(), f"asking {watch.cluster.servers}")
-    for remark in remarks:
-        note(line(remark))
+    view = StatView(sort=sort, reverse=reverse, clients=clients)
+    watcher = StatWatcher(cluster, names, _INTERVAL.parse("--interval", interval))
+    watcher.with_clients = clients
+    snapshot, notes = run_async(watcher.first_snapshot(), f"asking {cluster.servers}")
+    for note in notes:
+        print_err(one_line(note))
+    write = _write_json if json else _write_plain
     if once:
-        (_write_json if json else _write_plain)(look)
-        return FAILED if look.troubles or (names and remarks) else OK
-    with _showing(as_json=json) as show:
-        run(watch.follow(look, interval, show))
+        write(snapshot, view)
+        return FAILED if snapshot.errors or (names and notes) else OK
+    if on_terminal() and not json:
+        _run_live(watcher, snapshot, view)
+    else:
+        run_async(watcher.follow(snapshot, lambda snapshot: write(snapshot, view)))
     return OK
 
 
-@dataclass(frozen=True, slots=True)
-class Look:
-    """The cluster at one moment."""
+class StatWatcher:
+    """Polls the statistics of a cluster."""
 
-    at: float
-    """Seconds since 1970."""
-    servers: str
-    counts: dict[Key, Counts]
-    rates: dict[Key, Rates]
-    troubles: list[str]
-    """Who could not be asked, and why."""
-
-
-class Watch:
-    """Looks at the cluster again and again."""
-
-    def __init__(self, cluster: Cluster, topics: list[str]) -> None:
+    def __init__(self, cluster: CliCluster, topics: list[str], interval: float) -> None:
         self.cluster = cluster
+        self.with_clients = False
+        """Whether to request clients, which can make nsqd's answer much longer."""
         self._topics = topics
-        self._counts: dict[Key, Counts] = {}
+        self._interval = interval
+        self._refresh = asyncio.Event()
+        self._counts: Totals = {}
+        self._rates: dict[ChannelKey, Rates] = {}
         self._at = 0.0
 
-    async def begin(self) -> tuple[Look, list[Failure]]:
-        """Look once; tells also what is not to be seen, and why."""
-        look = await self.look()
-        missing = [name for name in self._topics if (name, None) not in look.counts]
-        if look.counts and not missing:
-            return look, []
-        if not await self.cluster.places():
-            return look, [no_nsqd(self.cluster.servers)]
+    async def first_snapshot(self) -> tuple[Snapshot, list[CommandError]]:
+        """Take the first sample; add errors about missing topics."""
+        snapshot = await self.sample()
+        missing = [name for name in self._topics if (name, None) not in snapshot.counts]
+        if snapshot.counts and not missing:
+            return snapshot, []
+        if not await self.cluster.nodes():
+            return snapshot, [no_nsqd(self.cluster.servers)]
         known = await self.cluster.topics()
         if not known:
-            return look, [Failure("there is no topic yet")]
-        return look, [_not_there(name, known) for name in missing]
+            return snapshot, [CommandError("there is no topic yet")]
+        return snapshot, [_missing_topic(name, known) for name in missing]
 
-    async def look(self) -> Look:
-        """Look once; raises if nobody answers."""
-        self.cluster.troubles.clear()
+    async def sample(self) -> Snapshot:
+        """Return the current statistics; raise if no server is reachable."""
+        self.cluster.errors.clear()
         only = self._topics[0] if len(self._topics) == 1 else None
-        answers = await self.cluster.stats(only)
-        before, self._counts = self._counts, sum_up((stats for _, stats in answers), self._topics)
-        since, self._at = self._at, time.monotonic()
-        return Look(
+        clients = self.with_clients
+        answers = await self.cluster.stats(only, include_clients=clients)
+        counts = sum_stats((stats for _, stats in answers), self._topics)
+        self._update_rates(counts, time.monotonic())
+        named = ((node.address, stats) for node, stats in answers)
+        return Snapshot(
             time.time(),
             str(self.cluster.servers),
-            self._counts,
-            rates(self._counts, before, self._at - since),
-            [words(trouble) for trouble in self.cluster.troubles],
+            counts,
+            self._rates,
+            list_clients(named, self._topics) if clients else None,
+            [error_message(error) for error in self.cluster.errors],
         )
 
-    async def follow(self, look: Look, interval: float, show: Callable[[Look], None]) -> None:
-        """Show a look, and another one every ``interval`` seconds, for ever."""
+    async def follow(self, snapshot: Snapshot, show: Callable[[Snapshot], None]) -> None:
+        """Show a snapshot, then a new one at each interval, until cancelled."""
         while True:
-            show(look)
-            await asyncio.sleep(interval)
+            show(snapshot)
+            await self._pause()
             try:
-                look = await self.look()
+                snapshot = await self.sample()
             except NsqError as error:
-                troubles = [words(error), *map(words, self.cluster.troubles)]
-                look = Look(time.time(), look.servers, {}, {}, troubles)
+                errors = [error_message(error), *map(error_message, self.cluster.errors)]
+                snapshot = Snapshot(time.time(), snapshot.servers, {}, {}, [], errors)
+
+    def refresh_now(self) -> None:
+        """Take the next sample now."""
+        self._refresh.set()
+
+    def _update_rates(self, counts: Totals, now: float) -> None:
+        """Compute the rates since the previous sample; an early sample keeps the last rates."""
+        seconds = now - self._at
+        if self._counts and seconds < self._interval / 2:
+            return
+        self._rates = compute_rates(counts, self._counts, seconds)
+        self._counts, self._at = counts, now
+
+    async def _pause(self) -> None:
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(self._refresh.wait(), self._interval)
+        self._refresh.clear()
 
 
-def _not_there(topic: str, known: list[str]) -> Failure:
+def _missing_topic(topic: str, known: list[str]) -> CommandError:
     if topic in known:
-        return Failure(f"no nsqd has topic {topic} yet", "nsqlookupd alone knows of it")
+        hint = "it is only registered with nsqlookupd"
+        return CommandError(f"no nsqd has topic {topic} yet", hint)
     return unknown_topic(topic, known)
 
 
-@contextmanager
-def _showing(*, as_json: bool) -> Iterator[Callable[[Look], None]]:
-    """Give what shows a look: anew in the same place of a terminal, else one below the other."""
-    if as_json or not on_terminal():
-        yield _write_json if as_json else _write_plain
-        return
-    from rich.live import Live
+class LiveStat:
+    """The live view on a terminal that takes keys."""
 
-    screen = console()
+    def __init__(self, watcher: StatWatcher, snapshot: Snapshot, view: StatView) -> None:
+        self._watcher = watcher
+        self._snapshot = snapshot
+        self._view = view
+        self._over = asyncio.Event()
 
-    def show(look: Look) -> None:
-        height = max(screen.height - _MARGIN - len(look.troubles), 1)
-        live.update(_picture(look, screen.width, height), refresh=True)
+    async def run(self, refresh: Callable[[], None]) -> None:
+        """Poll and redraw until a key ends it."""
 
-    with Live(console=screen, auto_refresh=False) as live:
-        yield show
+        def show(snapshot: Snapshot) -> None:
+            self._snapshot = snapshot
+            refresh()
+
+        following = asyncio.create_task(self._watcher.follow(self._snapshot, show))
+        over = asyncio.create_task(self._over.wait())
+        try:
+            await asyncio.wait((following, over), return_when=asyncio.FIRST_COMPLETED)
+            if following.done():
+                following.result()
+        finally:
+            following.cancel()
+            over.cancel()
+            await asyncio.gather(following, over, return_exceptions=True)
+
+    def press(self, key: str) -> None:
+        """Handle a key."""
+        self._view.press(key)
+        if self._view.is_over:
+            self._over.set()
+        if self._view.clients and not self._watcher.with_clients:
+            self._watcher.refresh_now()
+        self._watcher.with_clients = self._view.clients
+
+    def draw(self, width: int, height: int) -> RenderableType:
+        """Draw a full screen: the rows that fit, and a line about the keys."""
+        from rich.console import Group
+        from rich.text import Text
+
+        body, shown = _render_rows(self._snapshot, self._view, width, height - _LIVE_MARGIN)
+        empty = (Text() for _ in range(self._view.height - len(shown)))
+        hints = Text(f"{self._position(shown)}  {_HINTS}", style="dim", no_wrap=True)
+        return Group(*body, *empty, *_render_errors(self._snapshot), hints)
+
+    def last(self, width: int, height: int) -> RenderableType:
+        """Draw what stays on the terminal: the rows that fit, and the number of others."""
+        from rich.console import Group
+        from rich.text import Text
+
+        body, shown = _render_rows(self._snapshot, self._view, width, height - _MARGIN)
+        hidden = self._view.rows - len(shown)
+        more = [Text(f"and {count(hidden, 'row')} more", style="dim")] if hidden else []
+        return Group(*body, *more, *_render_errors(self._snapshot))
+
+    def _position(self, shown: range) -> str:
+        view = self._view
+        if view.clients and self._snapshot.channel_clients is None:
+            return "asking for clients ..."
+        part = f"{shown.start + 1}-{shown.stop} of " if len(shown) < view.rows else ""
+        order = f"{view.sort.value}{', reversed' if view.reverse else ''}"
+        return f"{part}{count(view.rows, 'row')} by {order}"
 
 
-def _picture(look: Look, width: int, height: int) -> Any:
-    from rich.console import Group
+def _run_live(watcher: StatWatcher, snapshot: Snapshot, view: StatView) -> None:
+    """Run the live view; its last state remains on the terminal."""
+    from nsqflow.cli.live_screen import LiveScreen
+
+    session, terminal = LiveStat(watcher, snapshot, view), console()
+    screen = LiveScreen(terminal, session.draw, session.press)
+
+    async def run() -> None:
+        with screen.attached():
+            await session.run(screen.refresh)
+
+    try:
+        with screen:
+            run_async(run())
+    finally:
+        terminal.print(session.last(*terminal.size))
+
+
+def _render_rows(
+    snapshot: Snapshot, view: StatView, width: int, height: int
+) -> tuple[list[RenderableType], range]:
+    """Draw the head and the rows that fit below the errors; return which rows those are."""
+    heads, rows = make_table(snapshot, view, width)
+    shown = view.window(len(rows), height - len(snapshot.errors))
+    return [
+        _render_head(snapshot),
+        rich_table(heads, [rows[number] for number in shown], wrap=False),
+    ], shown
+
+
+def _render_head(snapshot: Snapshot) -> RenderableType:
     from rich.text import Text
 
-    heads, rows = _table(look, width)
-    clock = time.strftime("%H:%M:%S", time.localtime(look.at))
-    more = [f"and {count(len(rows) - height, 'row')} more"] if len(rows) > height else []
-    return Group(
-        Text(f"{look.servers}  {clock}", style="dim", no_wrap=True),
-        rich_table(heads, rows[:height]),
-        *(Text(line, style="dim") for line in more),
-        *(Text(clean(trouble), style="red", no_wrap=True) for trouble in look.troubles),
-    )
+    clock = time.strftime("%H:%M:%S", time.localtime(snapshot.at))
+    return Text(f"{snapshot.servers}  {clock}", style="dim", no_wrap=True)
 
 
-def _write_plain(look: Look) -> None:
-    if look.counts:
-        show_table(*_table(look, console().width if on_terminal() else None))
-    for trouble in look.troubles:
-        note(trouble)
+def _render_errors(snapshot: Snapshot) -> list[RenderableType]:
+    from rich.text import Text
+
+    return [Text(escape(error), style="red", no_wrap=True) for error in snapshot.errors]
 
 
-def _write_json(look: Look) -> None:
-    for (topic, channel), counts in look.counts.items():
-        rate = look.rates.get((topic, channel))
-        emit(
-            {
-                "at": look.at,
-                "topic": topic,
-                "channel": channel,
-                "depth": counts.depth,
-                "in_flight": counts.in_flight,
-                "deferred": counts.deferred,
-                "messages": counts.messages,
-                "in_rate": rate and rate.come,
-                "out_rate": rate and rate.gone,
-                "requeued": counts.requeued,
-                "timed_out": counts.timed_out,
-                "clients": counts.clients,
-                "nsqd": counts.nsqds,
-                "paused": counts.paused,
-            }
-        )
+def _write_plain(snapshot: Snapshot, view: StatView) -> None:
+    heads, rows = make_table(snapshot, view, console().width if on_terminal() else None)
+    if rows:
+        show_table(heads, rows)
+    for error in snapshot.errors:
+        print_err(error)
+
+
+def _write_json(snapshot: Snapshot, view: StatView) -> None:
+    for row in make_objects(snapshot, view):
+        print_json(row)
     sys.stdout.flush()
-    for trouble in look.troubles:
-        note(trouble)
-
-
-def _table(look: Look, width: int | None) -> tuple[list[str], list[list[Cell]]]:
-    """Make a table; one that has to be narrow lacks what is looked at last."""
-    rows = [_row(*key, counts, look.rates.get(key)) for key, counts in look.counts.items()]
-    wanted = [head not in _WIDE or width is None or width >= _WIDTH for head in _COLUMNS]
-    return [*compress(_COLUMNS, wanted)], [[*compress(row, wanted)] for row in rows]
-
-
-def _row(topic: str, channel: str | None, counts: Counts, rate: Rates | None) -> list[Cell]:
-    paused = " (paused)" if counts.paused else ""
-    come, gone = (rate.come, rate.gone) if rate else (None, None)
-    if channel is None:
-        # What only a channel has is left open.
-        return [
-            *(topic + paused, "-", counts.depth, None, None, come, gone),
-            *(None, None, None, counts.nsqds),
-        ]
-    return [
-        *(topic, channel + paused, counts.depth, counts.in_flight, counts.deferred, come, gone),
-        *(counts.requeued, counts.timed_out, counts.clients, counts.nsqds),
-    ]
+    for error in snapshot.errors:
+        print_err(error)

@@ -1,61 +1,149 @@
-"""The verb tail: shows the messages of topics as they come."""
+"""``nsqflow tail``: shows the messages of topics as they arrive."""
 
 from __future__ import annotations
 
 import asyncio
+import base64
+import json
 import os
-from contextlib import AsyncExitStack, suppress
-from difflib import get_close_matches
-from typing import Annotated
+import sys
+from collections.abc import Callable, Iterable
+from contextlib import AsyncExitStack
+from datetime import datetime
+from functools import partial
+from typing import Annotated, Any
 
 import typer
 
-from nsqflow.cli.cluster import Cluster
-from nsqflow.cli.completion import TopicsArgument
-from nsqflow.cli.contact import reach
-from nsqflow.cli.rendering import Rendering, make_rendering
-from nsqflow.cli.screen import note
-from nsqflow.cli.servers import ConfigOption, LookupdOption, NsqdHttpOption, NsqdOption, Servers
-from nsqflow.cli.signals import run
-from nsqflow.client.consumer import Consumer
+from nsqflow.cli.completion import TopicsArgument, complete_channel
+from nsqflow.cli.connect_check import check_reachable
+from nsqflow.cli.coroutines import run_async
+from nsqflow.cli.existence import Holders, find_holders
+from nsqflow.cli.servers import CliServers
+from nsqflow.cli.terminal import console, escape, escape_lines, on_terminal, print_err, to_json
+from nsqflow.client.consumer.consumer import Consumer
+from nsqflow.client.message import Message
 from nsqflow.errors import NsqError
-from nsqflow.protocol.names import EPHEMERAL, check_channel, check_topic
+from nsqflow.protocol.names import EPHEMERAL, check_channel, check_topic, is_ephemeral
 
-_IN_FLIGHT = 200
-_BATCH = 100
-_PATIENCE = 1.0  # seconds for a remark that nobody has asked for
+Formatter = Callable[[Iterable[Message]], None]
+"""Writes a batch of messages to stdout."""
+
+
+def make_formatter(*, as_json: bool, pretty: bool | None, several: bool) -> Formatter:
+    """Choose how messages are shown; with ``several`` topics each line names its topic."""
+    if as_json:
+        return _print_objects
+    if sys.stdout.isatty():  # a dumb terminal needs escaping, too
+        return partial(_print_readable, console(), pretty=pretty is not False)
+    return partial(_print_bodies, pretty=bool(pretty), several=several)
+
+
+def _print_objects(messages: Iterable[Message]) -> None:
+    _write(f"{to_json(_object(message))}\n".encode() for message in messages)
+
+
+def _object(message: Message) -> dict[str, Any]:
+    described: dict[str, Any] = {
+        "topic": message.topic,
+        "channel": message.channel,
+        "nsqd": message.nsqd,
+        "id": message.id.decode("ascii", "backslashreplace"),
+        "timestamp": message.timestamp,
+        "attempts": message.attempts,
+    }
+    try:
+        described["body"] = message.body.decode()
+    except UnicodeDecodeError:
+        described["body_base64"] = base64.b64encode(message.body).decode()
+    return described
+
+
+def _print_bodies(messages: Iterable[Message], *, pretty: bool, several: bool) -> None:
+    def line(message: Message) -> bytes:
+        topic = f"{message.topic}\t".encode() if several else b""
+        indented = _indented(message.body) if pretty else None
+        return topic + (message.body if indented is None else indented.encode()) + b"\n"
+
+    _write(map(line, messages))
+
+
+def _print_readable(screen: Any, messages: Iterable[Message], *, pretty: bool) -> None:
+    from rich.highlighter import JSONHighlighter
+    from rich.text import Text
+
+    for message in messages:
+        at = datetime.fromtimestamp(message.timestamp / 1e9).strftime("%H:%M:%S.%f")[:-3]
+        again = f" attempt {message.attempts}" if message.attempts > 1 else ""
+        screen.print(Text(escape(f"{at} {message.topic} {message.nsqd}{again}"), style="dim"))
+        indented = _indented(message.body) if pretty else None
+        if indented is None:
+            screen.print(Text(_readable(message.body)))
+        else:
+            screen.print(JSONHighlighter()(Text(indented)))
+
+
+def _indented(body: bytes) -> str | None:
+    """Indent a body that is JSON; return None for any other body."""
+    try:
+        return to_json(json.loads(body), indent=2)
+    except (ValueError, RecursionError):
+        return None
+
+
+def _readable(body: bytes) -> str:
+    """Decode any bytes; escape control characters except line breaks."""
+    return escape_lines(body.decode("utf-8", "backslashreplace"))
+
+
+def _write(pieces: Iterable[bytes]) -> None:
+    sys.stdout.buffer.write(b"".join(pieces))
+    sys.stdout.buffer.flush()
+
+
+_MAX_IN_FLIGHT = 200
+_BATCH_SIZE = 100
+_NOTICE_AFTER = 2.0  # seconds without a message until that is shown on a terminal
 
 
 def tail(
+    servers: CliServers,
     topics: TopicsArgument,
     n: Annotated[
         int | None,
-        typer.Option("-n", "--n", metavar="COUNT", min=1, help="End after so many messages."),
+        typer.Option("-n", "--n", metavar="COUNT", min=1, help="Exit after COUNT messages."),
     ] = None,
     channel: Annotated[
         str | None,
         typer.Option(
             "--channel",
             metavar="CHANNEL",
-            help="Take the messages from this channel. Without it, a channel of its own that "
-            "vanishes at the end gets a copy of each, and nobody misses any.",
+            autocompletion=complete_channel,
+            help="Consume the messages of this channel. By default a temporary channel gets a "
+            "copy of each message, and other consumers miss none.",
         ),
     ] = None,
+    create: Annotated[
+        bool,
+        typer.Option(
+            "--create",
+            help="Subscribe even if a topic or the channel does not exist: with --nsqd it is "
+            "created, with --lookupd it is waited for.",
+        ),
+    ] = False,
     json: Annotated[
         bool, typer.Option("--json", help="Print each message as a JSON object on a line.")
     ] = False,
     pretty: Annotated[
         bool | None,
-        typer.Option("--pretty/--raw", help="Indent bodies that are JSON; as a terminal has them."),
+        typer.Option("--pretty/--raw", help="Indent JSON bodies, the default on a terminal."),
     ] = None,
-    lookupd: LookupdOption = None,
-    nsqd: NsqdOption = None,
-    nsqd_http: NsqdHttpOption = None,
-    config: ConfigOption = None,
 ) -> None:
-    """Show the messages of one or several topics as they come, until Ctrl-C.
+    """Show the messages of one or more topics as they arrive, until Ctrl-C.
 
-    In a pipe there are the bodies alone, a line each, with the topic and a tab before them where
+    It is an error if a topic, or the channel given by --channel, does not exist.
+
+    In a pipe only the bodies are printed, one per line, with the topic and a tab before each if
     there are several topics.
 
     Example:
@@ -64,24 +152,49 @@ def tail(
     """
     names = [check_topic(topic) for topic in dict.fromkeys(topics)]
     channel = check_channel(channel or f"tail-{os.urandom(6).hex()}{EPHEMERAL}")
-    servers = Servers.of(lookupd, nsqd, nsqd_http, config)
-    rendering = make_rendering(as_json=json, pretty=pretty, several=len(names) > 1)
-    run(Feed(rendering, n).follow(servers, names, channel))
+    formatter = make_formatter(as_json=json, pretty=pretty, several=len(names) > 1)
+    run_async(TailPrinter(formatter, n).follow(servers, names, channel, create=create))
 
 
-class Feed:
-    """Messages on their way to stdout: ``most`` of them, or all that come."""
+class TailPrinter:
+    """Prints messages: ``limit`` of them, or all that arrive."""
 
-    def __init__(self, rendering: Rendering, most: int | None) -> None:
-        self._rendering = rendering
-        self._left = most
+    def __init__(self, formatter: Formatter, limit: int | None) -> None:
+        self._format = formatter
+        self._left = limit
+        self._waiting: asyncio.TimerHandle | None = None
 
-    async def follow(self, servers: Servers, topics: list[str], channel: str) -> None:
-        """Show what comes until there was enough of it."""
-        nsqds = await reach(servers)
-        await _remark(servers, topics)
+    async def follow(
+        self, servers: CliServers, topics: list[str], channel: str, *, create: bool
+    ) -> None:
+        """Print messages until the limit is reached."""
+        nsqds = await check_reachable(servers)
+        if create:
+            holders = dict.fromkeys(topics, servers.nsqd)
+        else:
+            # An ephemeral channel is deleted with its last reader.
+            named = None if is_ephemeral(channel) else channel
+            holders = await find_holders(servers, topics, named)
+        try:
+            await self._follow(servers, holders, channel, nsqds)
+        except NsqError as error:
+            explained = servers.explain(error)
+            if explained is error:
+                raise
+            raise explained from error
+
+    async def _follow(
+        self, servers: CliServers, holders: Holders, channel: str, nsqds: int
+    ) -> None:
+        if on_terminal() and on_terminal(sys.stderr):
+            text = f"waiting for messages of {', '.join(holders)}; press Ctrl-C to stop"
+            self._waiting = asyncio.get_running_loop().call_later(_NOTICE_AFTER, print_err, text)
         async with AsyncExitStack() as stack:
-            consumers = [self._consumer(servers, topic, channel, nsqds) for topic in topics]
+            stack.callback(self._stop_waiting)
+            consumers = [
+                self._consumer(servers, topic, nsqd, channel, nsqds)
+                for topic, nsqd in holders.items()
+            ]
             for consumer in consumers:
                 await stack.enter_async_context(consumer)
             tasks = [asyncio.create_task(self._show(consumer)) for consumer in consumers]
@@ -94,26 +207,34 @@ class Feed:
                     task.cancel()
                 await asyncio.gather(*tasks, return_exceptions=True)
 
-    def _consumer(self, servers: Servers, topic: str, channel: str, nsqds: int) -> Consumer:
-        # No more than can be shown, of a channel that is shared; but from each nsqd one at least,
-        # or they would have to take turns.
-        most = _IN_FLIGHT if self._left is None else min(self._left * nsqds, _IN_FLIGHT)
+    def _consumer(
+        self, servers: CliServers, topic: str, nsqd: tuple[str, ...], channel: str, nsqds: int
+    ) -> Consumer:
+        # Take no more messages than are shown from a shared channel, but at least one from each
+        # nsqd: with fewer, the consumer would rotate between them.
+        limit = _MAX_IN_FLIGHT if self._left is None else min(self._left * nsqds, _MAX_IN_FLIGHT)
         return Consumer(
             topic,
             channel,
-            nsqd=servers.nsqd,
-            lookupd=servers.lookupd,
-            max_in_flight=max(most, nsqds),
+            nsqd=nsqd,
+            lookupd=() if nsqd else servers.lookupd,
+            max_in_flight=max(limit, nsqds),
             max_attempts=0,
             **servers.client_options(),
         )
 
+    def _stop_waiting(self) -> None:
+        if self._waiting is not None:
+            self._waiting.cancel()
+            self._waiting = None
+
     async def _show(self, consumer: Consumer) -> None:
-        async for batch in consumer.batches(_BATCH, max_wait=0):
+        async for batch in consumer.batches(_BATCH_SIZE, max_wait=0):
+            self._stop_waiting()
             shown = batch if self._left is None else batch[: self._left]
             try:
-                self._rendering(shown)
-            except BaseException:  # nobody reads it any more
+                self._format(shown)
+            except BaseException:  # for example when stdout is closed
                 batch.requeue(0, backoff=False)
                 raise
             for message in batch[len(shown) :]:
@@ -123,13 +244,3 @@ class Feed:
                 self._left -= len(shown)
                 if not self._left:
                     return
-
-
-async def _remark(servers: Servers, topics: list[str]) -> None:
-    """Tell a person which of the topics are not there: a name may be mistyped."""
-    with suppress(NsqError, TimeoutError):
-        known = await asyncio.wait_for(Cluster(servers).topics(), _PATIENCE)
-        for topic in topics:
-            if topic not in known:
-                near = get_close_matches(topic, known, 1)
-                note(f"there is no topic {topic!r} yet" + (f"; {near[0]!r} is" if near else ""))

@@ -1,1 +1,1 @@
-"""The client: meaning becomes your coroutine."""
+"""The asyncio client: producers and consumers."""

@@ -7,22 +7,22 @@ import re
 from collections.abc import Collection, Iterable
 from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address, ip_network
 
-from nsqflow.client.address import TcpAddress, parse_address
+from nsqflow.address import TcpAddress, parse_address
 from nsqflow.errors import ConfigError
 
 logger = logging.getLogger(__name__)
 
-_MAX_LOGGED = 100  # addresses: a nsqlookupd may name any number of them
+_MAX_LOGGED = 100  # addresses: nsqlookupd may name any number of them
 _LABEL = r"[a-z0-9_]([a-z0-9_-]{0,61}[a-z0-9_])?"
 _HOST = re.compile(rf"(?=.{{1,253}}\Z)({_LABEL}\.)*{_LABEL}")
-_LOOKS_LIKE_IP = re.compile(r"(.*\.)?[0-9]+")  # no host name ends in a number
+_LOOKS_LIKE_IP = re.compile(r"(.*\.)?[0-9]+")  # host names do not end in a number
 
 
 class AllowedAddresses:
     """Hosts by name, and networks."""
 
     def __init__(self, given: object) -> None:
-        """Read the option; raise ``ConfigError`` for a value that is no host or network."""
+        """Parse the option; raise ``ConfigError`` for a value that is not a host or network."""
         entries = [given] if isinstance(given, str) else given
         if not isinstance(entries, Collection) or isinstance(entries, bytes) or not entries:
             raise _invalid(given, "must be one or more hosts or networks, as strings")
@@ -61,11 +61,15 @@ class AllowedAddresses:
 
 
 class AddressFilter:
-    """Sorts out looked-up nsqd that are not allowed, and logs each of them once."""
+    """Filters out looked-up nsqd that are not allowed, and logs each of them once."""
 
     def __init__(self, allowed: Collection[str] | None) -> None:
         self._allowed = None if allowed is None else AllowedAddresses(allowed)
         self._logged: set[str] = set()
+
+    def allow(self, address: str) -> bool:
+        """Return whether a ``host:port`` may be dialled."""
+        return not self.split((address,))[1]
 
     def split(self, addresses: Iterable[str]) -> tuple[tuple[str, ...], tuple[str, ...]]:
         """Return the addresses that may be dialled, and those that may not."""
@@ -88,7 +92,7 @@ class AddressFilter:
 
 
 def first_few(addresses: Collection[str], count: int = 5) -> str:
-    """Return some of the addresses in words, and how many more there are."""
+    """Return the first addresses as text, and how many more there are."""
     text = ", ".join(sorted(addresses)[:count])
     return text if len(addresses) <= count else f"{text} and {len(addresses) - count} more"
 

@@ -1,183 +1,217 @@
-"""Options: their defaults and ranges, checked before anything is connected.
+"""The options of producers and consumers, checked before anything is connected.
 
-What only a server can judge (its own limits are its operator's choice) is left to it: if
-it refuses, its words come back in a ``ConfigError``.
+Values that depend on a server's limits are checked by the server: if it refuses them, its error
+message is part of the ``ConfigError``.
 """
 
 from __future__ import annotations
 
-import os
 import socket
 import ssl
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, fields
-from difflib import get_close_matches
-from math import inf
-from typing import TYPE_CHECKING, Any, TypeVar
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields
+from typing import Any, TypeVar
 
 import nsqflow
-from nsqflow.client.address import AddressMap, parse_address, parse_addresses
+from nsqflow.address import AddressMap, parse_address, parse_http_address
 from nsqflow.client.allowed_addresses import AllowedAddresses
-from nsqflow.client.options import OnEvent, OnGivingUp
+from nsqflow.client.options import OnEvent
+from nsqflow.config.addresses import Addresses
+from nsqflow.config.kinds import CALLBACK, Boolean, Choice, Instance, Kind, Text
+from nsqflow.config.numbers import Integer, Number
+from nsqflow.config.options import check_exactly_one, check_options, did_you_mean, option
 from nsqflow.errors import ConfigError
-from nsqflow.protocol import Dialect, IdentifyRequest, is_valid_name
-
-if TYPE_CHECKING:
-    from nsqflow.client.message import Message
+from nsqflow.protocol import Dialect, IdentifyRequest
+from nsqflow.transport.handshake import ConnectionSettings
 
 C = TypeVar("C", bound="ClientConfig")
 
-MEBIBYTE = 1024 * 1024
+_POSITIVE = Number(0, above=True)
+_BOOLEAN = Boolean()
+_TEXT = Text(optional=True)
+_PYNSQ_HINTS = {
+    "nsqd_tcp_addresses": "did you mean 'nsqd'?",
+    "lookupd_http_addresses": "did you mean 'lookupd'?",
+}
 
 
-def number(
-    default: float | None,
-    low: float,
-    high: float | None = None,
-    *,
-    above: bool = False,
-    disabled: bool = False,
-    whole: bool = False,
-) -> Any:
-    """Declare an option that is a number: its default and its range.
+class _AllowedAddresses(Kind):
+    """The option ``allowed_addresses``."""
 
-    ``above``: ``low`` itself is not allowed. ``disabled``: -1 is, and switches it off.
-    """
-    check = NumberCheck(low, high, above, disabled, whole, optional=default is None)
-    return field(default=default, metadata={"check": check})
-
-
-def in_digits(value: float) -> str:
-    """Write a number as people do, without an exponent."""
-    return str(int(value)) if value == int(value) else f"{value:g}"
-
-
-@dataclass(frozen=True, slots=True)
-class NumberCheck:
-    """The range of a number."""
-
-    low: float
-    high: float | None
-    above: bool
-    disabled: bool
-    whole: bool
-    optional: bool
-
-    def __call__(self, name: str, value: object) -> None:
-        """Raise ``ConfigError`` for a value out of the range."""
-        if value is None and self.optional:
-            return
-        kinds = int if self.whole else (int, float)
-        if isinstance(value, bool) or not isinstance(value, kinds) or not self._holds(value):
-            raise ConfigError(f"{name} {value!r}; allowed is {self}")
-
-    def _holds(self, value: float) -> bool:
-        if self.disabled and value == -1:
-            return True
-        # (Not isfinite: a whole number may be too large for a float.)
-        if not self.low <= value < inf or (self.above and value == self.low):
-            return False
-        return self.high is None or value <= self.high
+    def check(self, name: str, value: Any) -> Any:
+        """Check each entry."""
+        if value is not None:
+            AllowedAddresses(value)
+        return value
 
     def __str__(self) -> str:
-        kind = "a whole number" if self.whole else "a number"
-        low = f"above {in_digits(self.low)}" if self.above else f"of {in_digits(self.low)}"
-        high = " or more" if self.high is None else f" to {in_digits(self.high)}"
-        words = f"{kind} {low}{'' if self.above and self.high is None else high}"
-        words += ", or -1 (disabled)" if self.disabled else ""
-        return words + (", or None (the server's default)" if self.optional else "")
+        return "hosts and networks, or None"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClientConfig:
-    """What a ``Producer`` and a ``Consumer`` take."""
+    """The options of both a ``Producer`` and a ``Consumer``."""
 
-    nsqd: tuple[str, ...] = ()
-    lookupd: tuple[str, ...] = field(default=(), repr=False)  # a URL may have a password in it
-    lookupd_poll_interval: float = number(60.0, 0, above=True)
-    lookupd_poll_jitter: float = number(0.3, 0, 1)
-    lookupd_poll_timeout: float = number(5.0, 0, above=True)
-    lookupd_headers: Mapping[str, str] = field(default_factory=dict, repr=False)
-    lookupd_tls: ssl.SSLContext | None = None
-    reconnect_delay: float = number(1.0, 0, above=True)
-    max_reconnect_delay: float = number(60.0, 0, above=True)
-    dial_timeout: float = number(5.0, 0, above=True)
-    heartbeat_interval: float | None = number(None, 1, disabled=True)
-    output_buffer_size: int | None = number(None, 64, disabled=True, whole=True)
-    output_buffer_timeout: float | None = number(None, 0.001, disabled=True)
-    msg_timeout: float | None = number(None, 1)
-    sample_rate: int | None = number(None, 0, 99, whole=True)
-    tls: bool | ssl.SSLContext | None = None
-    snappy: bool = False
-    deflate: bool = False
-    deflate_level: int = number(6, 1, 9, whole=True)
-    auth_secret: str | bytes | None = field(default=None, repr=False)
-    client_id: str | None = None
-    hostname: str | None = None
-    user_agent: str | None = None
-    address_map: AddressMap | None = None
-    allowed_addresses: Sequence[str] | None = None
-    dialect: str | None = None
-    on_event: OnEvent | None = None
+    nsqd: tuple[str, ...] = option(
+        (),
+        Addresses("one address or several", parse_address),
+        "addresses of nsqd: `host:port`, `[v6]:port` or the path of a unix socket",
+    )
+    # A URL may contain a password.
+    lookupd: tuple[str, ...] = option(
+        (),
+        Addresses("one address or several", parse_http_address),
+        "HTTP addresses of nsqlookupd: `host:port` or an `http(s)://` URL; pass either these or "
+        "`nsqd`",
+        secret=True,
+    )
+    lookupd_poll_interval: float = option(
+        60.0,
+        _POSITIVE,
+        "seconds between two polls of nsqlookupd; after a lost connection it is polled at once, "
+        "then after 1, 2, 4 ... s up to this, until nsqd is connected again",
+    )
+    lookupd_poll_jitter: float = option(
+        0.3, Number(0, 1), "each poll is delayed by a random part of the interval, up to this"
+    )
+    lookupd_poll_timeout: float = option(5.0, _POSITIVE, "seconds for one nsqlookupd to answer")
+    lookupd_headers: Mapping[str, str] = option(
+        dict,
+        Instance(
+            "a mapping of names to values", lambda value: isinstance(value, Mapping), secret=True
+        ),
+        "HTTP headers sent to nsqlookupd",
+        secret=True,
+    )
+    lookupd_tls: ssl.SSLContext | None = option(
+        None,
+        Kind(),
+        "an `ssl.SSLContext` for `https://` nsqlookupd; by default they are verified with the "
+        "system's certificates",
+    )
+    reconnect_delay: float = option(
+        1.0,
+        _POSITIVE,
+        "a lost connection to an nsqd given directly is reopened at once; if that fails, after "
+        "this many seconds, doubling with each failure, with jitter. A publish that finds no "
+        "connection dials at once, at most once a second. A connection that lasted less than this "
+        "counts as a failure",
+    )
+    max_reconnect_delay: float = option(60.0, _POSITIVE, "the longest such delay, in seconds")
+    dial_timeout: float = option(5.0, _POSITIVE, "seconds to connect and negotiate")
+    heartbeat_interval: float | None = option(
+        None,
+        Number(1, disabled=True, optional=True),
+        "seconds between heartbeats; a peer that is silent for twice as long is disconnected "
+        "(nsqd's default: 30)",
+    )
+    output_buffer_size: int | None = option(
+        None,
+        Integer(64, disabled=True, optional=True),
+        "bytes that nsqd buffers before it sends them (nsqd's default: 16384)",
+    )
+    output_buffer_timeout: float | None = option(
+        None,
+        Number(0.001, disabled=True, optional=True),
+        "seconds after which nsqd sends what it has buffered (nsqd's default: 0.25); nsqd accepts "
+        "0.025 or more unless configured otherwise",
+    )
+    msg_timeout: float | None = option(
+        None,
+        Number(1, optional=True),
+        "seconds to answer a message, after which nsqd delivers it again (nsqd's default: 60)",
+    )
+    sample_rate: int | None = option(
+        None, Integer(0, 99, optional=True), "percent of the messages to receive; 0: all"
+    )
+    tls: bool | ssl.SSLContext | None = option(
+        None,
+        Instance(
+            "True, False, None or an ssl.SSLContext",
+            lambda value: value in (None, True, False) or isinstance(value, ssl.SSLContext),
+        ),
+        "use TLS; if the server does not offer it, connecting fails before another byte is sent",
+    )
+    snappy: bool = option(
+        False, _BOOLEAN, "compress with snappy; if not granted: a warning, and no compression"
+    )
+    deflate: bool = option(False, _BOOLEAN, "compress with deflate; not together with `snappy`")
+    deflate_level: int = option(6, Integer(1, 9), "1 is fast, 9 is small; nsqd may limit it")
+    auth_secret: str | bytes | None = option(
+        None,
+        Instance(
+            "str or bytes, or None",
+            lambda value: isinstance(value, str | bytes | None),
+            secret=True,
+        ),
+        "sent (AUTH) only to a server that requires it; never logged. Without TLS, and not on "
+        "loopback, a warning is logged: it is sent in clear text",
+        secret=True,
+    )
+    client_id: str | None = option(
+        None, _TEXT, "shown in nsqd's statistics; by default the host's short name"
+    )
+    hostname: str | None = option(None, _TEXT, "shown there too; by default the host's name")
+    user_agent: str | None = option(None, _TEXT, "shown there too; by default `nsqflow/VERSION`")
+    address_map: AddressMap | None = option(
+        None,
+        Instance(
+            "a mapping or a function, or None",
+            lambda value: isinstance(value, Mapping | None) or callable(value),
+        ),
+        "the addresses to connect to instead: a mapping from `host:port` or `host`, or a function; "
+        "for NAT, Docker, Kubernetes",
+    )
+    allowed_addresses: Sequence[str] | None = option(
+        None,
+        _AllowedAddresses(),
+        "which of the nsqd that nsqlookupd lists are dialled: host names, IP addresses and "
+        'networks, such as `["nsqd1.example", "10.0.0.0/8"]`; a host name matches the same name, a '
+        "network matches IP addresses, both as nsqlookupd lists them (before `address_map`). The "
+        "others are logged once, and `explain()` lists them. None: all. An nsqd given directly is "
+        "always dialled",
+    )
+    dialect: str | None = option(
+        None,
+        Choice("classic", "redesigned", optional=True),
+        "`classic` or `redesigned`: refuse servers and topics of the other NSQ. None: detected for "
+        "each topic by what nsqlookupd answers",
+    )
+    on_event: OnEvent | None = option(
+        None,
+        CALLBACK,
+        "a function called with each event (`nsqflow.ClientEvent`): connected, connect_failed, "
+        "disconnected, backoff, resumed, expired, answer_failed, answer_late, gave_up, "
+        "lookup_failed, uncertain, leader_changed, blocked, order_violation",
+    )
 
     def __post_init__(self) -> None:
-        for f in fields(self):
-            check = f.metadata.get("check") or _CHECKS.get(str(f.type))
-            if check is not None:
-                check(f.name, getattr(self, f.name))
-        self._check_servers()
-        self._check_features()
-
-    @classmethod
-    def of(cls: type[C], owner: str, nsqd: Any, lookupd: Any, options: Mapping[str, Any]) -> C:
-        """Read what the caller of ``owner`` gave."""
-        known = {f.name for f in fields(cls)} - {"nsqd", "lookupd"}
-        for name in options:
-            if name not in known:
-                near = get_close_matches(name, known, 1)
-                hint = f"; did you mean {near[0]!r}?" if near else ""
-                raise TypeError(f"{owner} has no option {name!r}{hint}")
-        return cls(
-            nsqd=parse_addresses("nsqd", nsqd),
-            lookupd=parse_addresses("lookupd", lookupd),
-            **options,
-        )
-
-    def _check_servers(self) -> None:
-        if bool(self.nsqd) == bool(self.lookupd):
-            given = "both" if self.nsqd else "neither"
-            raise ConfigError(f"{given} of nsqd and lookupd; give one of the two, not empty")
-        for address in self.nsqd:
-            parse_address(address)
-        self._check_lookupd()
+        check_options(self)
+        check_exactly_one(nsqd=self.nsqd, lookupd=self.lookupd)
         if self.max_reconnect_delay < self.reconnect_delay:
             raise ConfigError(
-                f"max_reconnect_delay {self.max_reconnect_delay:g} below reconnect_delay "
-                f"{self.reconnect_delay:g}"
+                f"max_reconnect_delay={self.max_reconnect_delay:g} is invalid: must be >= "
+                f"reconnect_delay ({self.reconnect_delay:g})"
             )
         for name, value in self.lookupd_headers.items():
             check_header(name, value)
-        if self.dialect not in (None, "classic"):
-            raise ConfigError(f"dialect {self.dialect!r}; allowed is 'classic' or None")
-
-    def _check_lookupd(self) -> None:
-        if self.lookupd:
-            from nsqflow.http.client import parse_http_address  # direct connections do without
-
-            for address in self.lookupd:
-                parse_http_address(address)
-
-    def _check_features(self) -> None:
         if self.snappy and self.deflate:
-            raise ConfigError("snappy and deflate can't be had together; choose one")
-        if self.tls not in (None, True, False) and not isinstance(self.tls, ssl.SSLContext):
-            raise ConfigError(f"tls {self.tls!r}; allowed is True or an ssl.SSLContext")
-        if not isinstance(self.auth_secret, str | bytes | None):
-            raise ConfigError("auth_secret is neither str nor bytes")
-        if not (isinstance(self.address_map, Mapping | None) or callable(self.address_map)):
+            raise ConfigError("both snappy and deflate are set: choose one of them")
+        if self.dialect == "redesigned" and self.nsqd:
             raise ConfigError(
-                f"address_map {self.address_map!r}; allowed is a mapping or a function"
+                "dialect='redesigned' is invalid together with nsqd: its leaders move, so pass "
+                "lookupd"
             )
+
+    @classmethod
+    def of(cls: type[C], owner: str, nsqd: Any, lookupd: Any, options: Mapping[str, Any]) -> C:
+        """Return the config for the arguments of ``owner``, a producer or a consumer."""
+        known = {f.name for f in fields(cls)} - {"nsqd", "lookupd"}
+        for name in options:
+            if name not in known:
+                hint = _PYNSQ_HINTS.get(name) or did_you_mean(name, known)
+                raise TypeError(f"{owner} has no option {name!r}" + (f"; {hint}" if hint else ""))
+        return cls(nsqd=nsqd, lookupd=lookupd, **options)
 
     @property
     def secret(self) -> bytes | None:
@@ -185,19 +219,36 @@ class ClientConfig:
         secret = self.auth_secret
         return secret.encode() if isinstance(secret, str) else secret
 
-    @property
-    def wire_dialect(self) -> Dialect:
-        """What is spoken to the servers."""
-        return Dialect.CLASSIC
-
     def ssl_context(self) -> ssl.SSLContext | None:
-        """How TLS is done; verified unless the caller's own context says otherwise."""
+        """The context for TLS; it verifies servers unless the caller's own context does not."""
         if isinstance(self.tls, ssl.SSLContext):
             return self.tls
         return ssl.create_default_context() if self.tls else None
 
+    def dialect_error(self, topic: str, dialect: Dialect | None) -> ConfigError | None:
+        """Return the error for a topic of the dialect that the option ``dialect`` excludes."""
+        if dialect is None or self.dialect in (None, dialect.value):
+            return None
+        return ConfigError(
+            f"dialect={self.dialect!r} is invalid for topic {topic!r}: nsqlookupd names it as a "
+            f"topic of the {dialect.value} NSQ"
+        )
+
+    def connection_settings(self, dialect: Dialect = Dialect.CLASSIC) -> ConnectionSettings:
+        """Return the settings for all connections of one client to servers of a dialect."""
+        context = self.ssl_context()
+        return ConnectionSettings(
+            identify=self.identify(),
+            dialect=dialect,
+            dial_timeout=self.dial_timeout,
+            address_map=self.address_map,
+            tls=None if context is None else lambda: context,
+            secret=lambda: self.secret,
+            redesigned_hint="pass lookupd= to find the leaders of its topics",
+        )
+
     def identify(self) -> IdentifyRequest:
-        """Say to nsqd who this is and what it asks for."""
+        """Return the IDENTIFY request that these options make."""
         host = self.hostname or socket.gethostname()
         return IdentifyRequest(
             client_id=self.client_id or host.partition(".")[0],
@@ -215,102 +266,13 @@ class ClientConfig:
         )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ProducerConfig(ClientConfig):
-    """What a ``Producer`` takes."""
-
-    publish_timeout: float = number(30.0, 0, above=True)
-    max_msg_size: int = number(MEBIBYTE, 1, 2**31 - 9, whole=True)
-    max_body_size: int = number(5 * MEBIBYTE, 9, 2**31 - 1, whole=True)
-    max_pending: int = number(64 * MEBIBYTE, 1, whole=True)
-    connections_per_nsqd: int = number(1, 1, 1000, whole=True)
-    retry_uncertain: bool = False
-
-    def __post_init__(self) -> None:
-        # (super() without arguments does not work in a dataclass with slots.)
-        super(ProducerConfig, self).__post_init__()
-        if self.max_body_size < self.max_msg_size + 8:
-            raise ConfigError(
-                f"max_body_size {self.max_body_size}; {self.max_msg_size + 8} or more, "
-                "so that one message of max_msg_size fits"
-            )
-        if self.max_pending < self.max_body_size:
-            raise ConfigError(
-                f"max_pending {self.max_pending}; max_body_size {self.max_body_size} or more"
-            )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ConsumerConfig(ClientConfig):
-    """What a ``Consumer`` takes."""
-
-    max_in_flight: int = number(200, 1, whole=True)
-    max_attempts: int = number(5, 0, 65534, whole=True)
-    dead_letter: str | os.PathLike[str] | Callable[[Message, BaseException | None], Any] | None = (
-        None
-    )
-    on_giving_up: OnGivingUp | None = None
-    default_requeue_delay: float = number(90.0, 0, 10**9)
-    max_requeue_delay: float = number(900.0, 0, 10**9)
-    max_backoff_duration: float = number(120.0, 0)
-    backoff_multiplier: float = number(1.0, 0, above=True)
-    rdy_redistribute_interval: float = number(5.0, 0, above=True)
-    low_rdy_idle_timeout: float = number(10.0, 0, above=True)
-    low_rdy_timeout: float = number(30.0, 0, above=True)
-
-    def __post_init__(self) -> None:
-        super(ConsumerConfig, self).__post_init__()
-        if self.heartbeat_interval == -1:
-            raise ConfigError("heartbeat_interval -1; nsqd lets nobody subscribe without them")
-        letter = self.dead_letter
-        if isinstance(letter, str):
-            valid = is_path(letter) or is_valid_name(letter)
-        else:
-            valid = isinstance(letter, os.PathLike | None) or callable(letter)
-        if not valid:
-            raise ConfigError(f"dead_letter {letter!r}; allowed is a topic, a path or a callable")
-
-
 def check_header(name: object, value: object) -> None:
-    """Raise unless both are text of one line; the value is not shown, it may be a secret."""
+    """Raise unless both are text of one line; the value is not shown, as it may be a secret."""
     texts = [text for text in (name, value) if isinstance(text, str)]
     if len(texts) < 2 or any("\r" in text or "\n" in text for text in texts):
-        raise ConfigError(f"lookupd_headers {name!r}; name and value must be text of one line")
-
-
-def is_path(text: str) -> bool:
-    """Tell a file's name from a topic's: no topic has a slash."""
-    return "/" in text or os.sep in text
-
-
-def _check_flag(name: str, value: object) -> None:
-    if not isinstance(value, bool):
-        raise ConfigError(f"{name} {value!r}; allowed is True or False")
-
-
-def _check_text(name: str, value: object) -> None:
-    if not isinstance(value, str | None):
-        raise ConfigError(f"{name} {value!r}; allowed is text, or None")
-
-
-def _check_allowed(_: str, value: object) -> None:
-    if value is not None:
-        AllowedAddresses(value)
-
-
-def _check_callback(name: str, value: object) -> None:
-    if not (value is None or callable(value)):
-        raise ConfigError(f"{name} {value!r}; allowed is a function, or None")
-
-
-# For options whose type says all there is to check.
-_CHECKS: dict[str, Callable[[str, object], None]] = {
-    "bool": _check_flag,
-    "str | None": _check_text,
-    "Sequence[str] | None": _check_allowed,
-    "OnEvent | None": _check_callback,
-    "OnGivingUp | None": _check_callback,
-}
+        raise ConfigError(
+            f"lookupd_headers {name!r} is invalid: name and value must be text of one line"
+        )
 
 
 def _milliseconds(seconds: float | None) -> int | None:

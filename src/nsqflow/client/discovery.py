@@ -1,13 +1,17 @@
-"""Which nsqlookupd to ask in each round, and what their answers say together.
+"""Which nsqlookupd to query in each round of polling, and the merged answer.
 
-Every round asks all of them, because each knows only the nsqd that registered with it. No
-round waits for one that failed three times in a row. If those were failures of ordinary
-rounds, it is asked in fewer and fewer of them. Two kinds of rounds ask all of them, and their
-failures don't count for that: early rounds, which come seconds apart, and those in which all
-have failed so often, where to skip them would leave none to ask.
+Each nsqlookupd knows only the nsqd that registered with it, so every round queries all of
+them: those that the user configured and, in the redesigned NSQ, those that they list as members
+of their cluster. While members disagree about the leaders of partitions, the leading
+nsqlookupd's answer counts.
 
-When a round is due says ``nsqflow.client.lookup_schedule``. No I/O, clock or randomness here:
-``nsqflow.client.poller`` brings them.
+No round waits for one that failed three times in a row; if it failed in regular rounds, it is
+queried in fewer and fewer of them. Two kinds of rounds query all, and failures in them do not
+count for that: early rounds, which come seconds apart, and rounds in which all nsqlookupd are
+failing, as skipping them would leave none.
+
+``nsqflow.client.lookup_schedule`` decides when a round is due. No I/O, clock or randomness
+here: ``nsqflow.client.lookup_poller`` adds them.
 """
 
 from __future__ import annotations
@@ -15,55 +19,55 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
-from nsqflow.errors import ConfigError, NsqError
-from nsqflow.protocol.lookup import LookupAnswer, Node, TopicMeta
+from nsqflow.errors import NsqError
+from nsqflow.protocol.dialect import Dialect
+from nsqflow.protocol.lookup import LookupAnswer, LookupdNode, Node, TopicMeta
 
-SICK_AFTER = 3
-"""Failures in a row from which on an address is not waited for, and may be skipped."""
+FAILING_AFTER = 3
+"""Consecutive failures after which an nsqlookupd is not waited for, and may be skipped."""
 
-_MOST_DOUBLINGS = 4  # an address is asked in every 16th ordinary round at least
+_MAX_LOOKUPDS = 64  # members of a cluster are not polled beyond this number
+_MAX_DOUBLINGS = 4  # an address is queried at least in every 16th regular round
 
 
 @dataclass(frozen=True, slots=True)
-class Round:
-    """Whom to ask now."""
+class LookupRound:
+    """The nsqlookupd to query in one round."""
 
-    number: int
     asked: tuple[str, ...]
     awaited: tuple[str, ...]
-    """Those of them without which the round is not over."""
+    """Those that the round waits for."""
 
 
 @dataclass(frozen=True, slots=True)
-class Health:
-    """How one nsqlookupd has been doing."""
+class LookupdHealth:
+    """Failures and successes of one nsqlookupd."""
 
     failures: int = 0
-    """In a row, until now."""
+    """Consecutive failures."""
     counted_failures: int = 0
-    """Those of them that make ordinary rounds skip it."""
+    """Those that make regular rounds skip it."""
     last_error: NsqError | None = None
-    last_success: int | None = None
-    """The number of the round; None: never."""
 
     @property
-    def sick(self) -> bool:
-        """Whether no round waits for it."""
-        return self.failures >= SICK_AFTER
+    def failing(self) -> bool:
+        """Whether rounds do not wait for it."""
+        return self.failures >= FAILING_AFTER
 
 
 def rounds_between(failures: int) -> int:
-    """Return how far apart the ordinary rounds are that ask an address after its failures."""
-    doublings = min(max(failures - SICK_AFTER + 1, 0), _MOST_DOUBLINGS)
+    """Return after how many regular rounds an address is queried again, given its failures."""
+    doublings = min(max(failures - FAILING_AFTER + 1, 0), _MAX_DOUBLINGS)
     return int(2**doublings)
 
 
 def merge(answers: Iterable[LookupAnswer]) -> LookupAnswer:
-    """Unite answers; where two speak of the same thing the first one counts."""
+    """Merge answers; of two that name the same thing, the first counts."""
     nodes: dict[str, Node] = {}
     channels: dict[str, None] = {}
     partitions: dict[int, Node] = {}
     meta: TopicMeta | None = None
+    lacks_channel = False
     for answer in answers:
         for node in answer.producers:
             nodes.setdefault(node.address, node)
@@ -71,44 +75,75 @@ def merge(answers: Iterable[LookupAnswer]) -> LookupAnswer:
             partitions.setdefault(number, leader)
         channels |= dict.fromkeys(answer.channels)
         meta = meta or answer.meta
+        lacks_channel = lacks_channel or answer.lacks_channel
     return LookupAnswer(
         producers=tuple(nodes.values()),
         channels=tuple(channels),
         partitions=partitions,
         meta=meta,
+        lacks_channel=lacks_channel,
     )
 
 
 class Discovery:
-    """Rounds of questions to nsqlookupd; each question ends as ``succeeded`` or ``failed``."""
+    """Rounds of queries to nsqlookupd; each query ends as ``succeeded`` or ``failed``."""
 
     def __init__(self, addresses: Iterable[str]) -> None:
-        self._health = {address: Health() for address in addresses}
-        if not self._health:
-            raise ConfigError("no nsqlookupd address; at least one is needed")
-        self._number = 0
-        self._ordinary = 0  # rounds that were not early
-        self._last_asked = dict.fromkeys(self._health, 0)  # the ordinary round
-        self._pending: dict[str, bool] = {}  # asked and not heard of: does a failure count
-        self._awaited: set[str] = set()  # those of them for which the round waits
-        self._gathered: dict[str, LookupAnswer] = {}  # by this round, until it is settled
-        self._kept: dict[str, LookupAnswer] = {}  # what counts now
+        self._health = {address: LookupdHealth() for address in addresses}
+        self._configured = tuple(self._health)
+        self._members: set[str] = set()  # listed in this round
+        self._leading = ""  # the nsqlookupd that leads the cluster
+        self._clustered = False  # the nsqlookupd are those of the redesigned NSQ
+        self._dialect: Dialect | None = None  # None: not known yet
+        self._regular = 0  # rounds that were not early
+        self._last_asked = dict.fromkeys(self._health, 0)  # the regular round
+        self._pending: dict[str, bool] = {}  # queries under way, and whether a failure counts
+        self._awaited: set[str] = set()  # those that the round waits for
+        self._gathered: dict[str, LookupAnswer] = {}  # answers of this round, until it is settled
+        self._kept: dict[str, LookupAnswer] = {}  # the answers that count now
         self._trusted = False
-        self._answered = False
+        self.answered = False  # by any nsqlookupd since the round began
+
+    @property
+    def awaited(self) -> set[str]:
+        """The nsqlookupd that the round still waits for."""
+        return self._awaited
 
     @property
     def settled(self) -> bool:
-        """Whether the round waits for nobody any longer."""
+        """Whether the round waits for no more answers."""
         return not self._awaited
 
     @property
-    def answered(self) -> bool:
-        """Whether anybody at all has answered since the round began."""
-        return self._answered
+    def dialect(self) -> Dialect | None:
+        """The dialect of the topic's nsqd, if known; a redesigned topic never becomes classic."""
+        return self._dialect
+
+    @property
+    def has_leaders(self) -> bool:
+        """Whether the topic's partitions have leaders, or may have: it is not a classic topic."""
+        return self._dialect is Dialect.REDESIGNED or (self._clustered and self._dialect is None)
+
+    @property
+    def unsettled(self) -> bool:
+        """Whether answers about a redesigned topic disagree, or name too few leaders.
+
+        After a crash they name none for some 20 seconds, so an empty answer is unsettled too.
+        """
+        if not self.has_leaders:
+            return False
+        answer = self.answer()
+        wanted = 1 if answer.meta is None else max(1, answer.meta.partition_num)
+        return len(answer.partitions) < wanted or len(self._leaders()) > 1
 
     def answer(self) -> LookupAnswer:
-        """What the last good round said, and those who were late; empty if there was none."""
-        return merge(self._kept[address] for address in self._health if address in self._kept)
+        """Return the merged answer of the last good round and of late answers; empty before."""
+        kept = self._kept
+        order = sorted(filter(kept.__contains__, self._health), key=self._leading.__ne__)
+        merged = merge(kept[address] for address in order)
+        if self._leading in kept and len(self._leaders()) > 1:
+            return replace(merged, partitions=kept[self._leading].partitions)
+        return merged
 
     def named_by(self) -> dict[str, tuple[str, ...]]:
         """Return for each nsqd of ``answer`` the nsqlookupd that name it."""
@@ -119,40 +154,57 @@ class Discovery:
                     found[nsqd] = (*found.get(nsqd, ()), lookupd)
         return found
 
-    def health(self) -> dict[str, Health]:
-        """How each nsqlookupd has been doing, in the order they were named."""
+    def health(self) -> dict[str, LookupdHealth]:
+        """Return the health of each nsqlookupd, in the order given."""
         return dict(self._health)
 
-    def begin_round(self, *, early: bool) -> Round:
-        """Start the next round; a question of an earlier one that is still open stays so."""
-        self._number += 1
-        self._ordinary += not early
-        asks_all = early or all(health.sick for health in self._health.values())
+    def listed(self, members: Iterable[LookupdNode]) -> tuple[str, ...]:
+        """Record a list of the cluster's nsqlookupd; return those to query in this round too."""
+        members = tuple(members)
+        self._clustered = True
+        self._members.update(member.address for member in members)
+        self._leading = next((each.address for each in members if each.leader), self._leading)
+        unknown = (each.address for each in members if each.address not in self._health)
+        new = tuple(dict.fromkeys(unknown))[: max(0, _MAX_LOOKUPDS - len(self._health))]
+        for address in new:
+            self._health[address] = LookupdHealth()
+            self._last_asked[address] = self._regular
+            self._pending[address] = True
+            self._awaited.add(address)
+        return new
+
+    def begin_round(self, *, early: bool) -> LookupRound:
+        """Start the next round; queries of earlier rounds may still be open."""
+        self._forget_former_members()
+        self._regular += not early
+        asks_all = early or all(health.failing for health in self._health.values())
         asked = tuple(
             address
             for address in self._health
             if address not in self._pending and (asks_all or self._is_due(address))
         )
-        awaited = tuple(address for address in asked if not self._health[address].sick)
+        awaited = tuple(address for address in asked if not self._health[address].failing)
         if not early:
-            self._last_asked |= dict.fromkeys(asked, self._ordinary)
+            self._last_asked |= dict.fromkeys(asked, self._regular)
         self._pending |= dict.fromkeys(asked, not asks_all)
         self._awaited = set(awaited)
         self._gathered = {}
-        self._trusted = self._answered = False
-        return Round(self._number, asked, awaited)
+        self._trusted = self.answered = False
+        return LookupRound(asked, awaited)
 
     def succeeded(self, address: str, answer: LookupAnswer) -> None:
-        """Take the answer of one; that it knows no node is an answer, too."""
+        """Record the answer of one nsqlookupd, even if it names no node."""
         before = self._health[address]
-        self._health[address] = Health(last_error=before.last_error, last_success=self._number)
+        self._health[address] = LookupdHealth(last_error=before.last_error)
         (self._kept if self.settled else self._gathered)[address] = answer
-        self._answered = True
+        if self._dialect is not Dialect.REDESIGNED:
+            self._dialect = answer.dialect or self._dialect
+        self.answered = True
         self._trusted = self._trusted or address in self._awaited
-        self._end_question(address)
+        self._end_query(address)
 
     def failed(self, address: str, error: NsqError) -> None:
-        """Note that one could not be asked, or gave no usable answer."""
+        """Record that one nsqlookupd could not be queried, or gave no usable answer."""
         before = self._health[address]
         self._health[address] = replace(
             before,
@@ -160,22 +212,39 @@ class Discovery:
             counted_failures=before.counted_failures + self._pending.get(address, False),
             last_error=error,
         )
-        self._end_question(address)
+        self._end_query(address)
 
     def abandon(self) -> None:
-        """Forget the questions that are open: nobody will hear how they end."""
+        """Forget the open queries: their results are not reported."""
         self._pending.clear()
         self._awaited.clear()
 
+    def _leaders(self) -> set[frozenset[tuple[int, str]]]:
+        """Return the distinct answers about which nsqd leads which partition."""
+        return {
+            frozenset((number, node.address) for number, node in answer.partitions.items())
+            for answer in self._kept.values()
+        }
+
+    def _forget_former_members(self) -> None:
+        """Forget nsqlookupd that the cluster no longer lists, unless the user configured them."""
+        if self._members:
+            for address in (
+                self._health.keys() - self._members - {*self._configured, *self._pending}
+            ):
+                del self._health[address], self._last_asked[address]
+                self._kept.pop(address, None)
+        self._members.clear()
+
     def _is_due(self, address: str) -> bool:
-        since = self._ordinary - self._last_asked[address]
+        since = self._regular - self._last_asked[address]
         return since >= rounds_between(self._health[address].counted_failures)
 
-    def _end_question(self, address: str) -> None:
+    def _end_query(self, address: str) -> None:
         self._pending.pop(address, None)
         if address not in self._awaited:
             return
         self._awaited.discard(address)
         if self.settled:
-            # Sick ones that answered in time don't replace what the healthy ones said before.
+            # Answers of failing ones alone do not replace what the healthy ones said before.
             self._kept = self._gathered if self._trusted else self._kept | self._gathered

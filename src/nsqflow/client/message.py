@@ -1,22 +1,22 @@
-"""A message in your hands: what it says, and how it is answered."""
+"""A message, and how user code answers it."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator
-from types import TracebackType
+from collections.abc import AsyncIterator, Iterable
 from typing import TYPE_CHECKING, NamedTuple, Self
 
-from nsqflow.errors import ConfigError, LocalProtocolError
+from nsqflow.config.numbers import DELAY, TOUCH_INTERVAL
+from nsqflow.errors import LocalProtocolError
 from nsqflow.protocol.messages import read_header
 
 if TYPE_CHECKING:
-    from nsqflow.client.subscription import Subscription
+    from nsqflow.client.consumer.subscription import Subscription
 
 
 class Delivery:
-    """What the messages of one read have in common."""
+    """What the messages of one read have in common: their origin, arrival and deadline."""
 
     __slots__ = ("arrived", "deadline", "subscription")
 
@@ -27,17 +27,19 @@ class Delivery:
 
 
 class Answer(NamedTuple):
-    """What nsqd is told about a message."""
+    """The answer to a message: FIN or REQ."""
 
     command: str
-    delay: float | None = 0.0  # REQ: seconds; None: by its attempts
-    counts: bool = True  # for backoff
+    delay: float | None = 0.0  # REQ: seconds; None: grows with the attempts
+    counts: bool = True  # whether backoff counts it as a success or failure
 
 
 FIN = Answer("FIN")
 REQ_LATER = Answer("REQ", None)
 REQ_LATER_QUIETLY = Answer("REQ", None, counts=False)
-ABANDONED = Answer("REQ", 0.0, counts=False)  # by close(), over the head of who holds it
+REQ_POSTPONED = Answer("REQ", 0.0, counts=False)  # counted when the handler failed
+# Requeued by close() while user code still holds the message, or timed out before it did.
+ABANDONED = Answer("REQ", 0.0, counts=False)
 
 
 class Message:
@@ -49,14 +51,14 @@ class Message:
     Its methods can be called from any thread.
     """
 
-    __slots__ = ("_answer", "_delivery", "_extended", "_header", "body")
+    __slots__ = ("_extended", "_header", "answer", "body", "delivery")
 
     body: bytes
 
     def __init__(self, delivery: Delivery, header: bytes, body: bytes) -> None:
-        # The header is read when somebody asks: most handlers want the body alone.
-        self._delivery = delivery
-        self._answer: Answer | None = None
+        # The header is parsed on demand: most handlers read the body only.
+        self.delivery = delivery
+        self.answer: Answer | None = None
         self._header = header
         self.body = body
 
@@ -68,35 +70,35 @@ class Message:
 
     @property
     def timestamp(self) -> int:
-        """When nsqd took it, in nanoseconds since 1970."""
+        """When nsqd received it, in nanoseconds since 1970."""
         return read_header(self._header)[0]
 
     @property
     def attempts(self) -> int:
-        """How often it was delivered, this time included."""
+        """The number of deliveries, including this one."""
         return read_header(self._header)[1]
 
     @property
     def id(self) -> bytes:
-        """16 bytes; unique together with ``nsqd`` and ``topic`` only."""
+        """16 bytes; unique only together with ``nsqd`` and ``topic``."""
         return self._header[10:]
 
-    # Where it comes from
+    # Origin
 
     @property
     def topic(self) -> str:
         """The topic it was published to."""
-        return self._delivery.subscription.topic
+        return self.delivery.subscription.topic
 
     @property
     def channel(self) -> str:
-        """The channel it came through."""
-        return self._delivery.subscription.channel
+        """The channel it was delivered through."""
+        return self.delivery.subscription.channel
 
     @property
     def nsqd(self) -> str:
         """The address of the nsqd that sent it."""
-        return self._delivery.subscription.address
+        return self.delivery.subscription.address
 
     @property
     def partition(self) -> int | None:
@@ -105,22 +107,22 @@ class Message:
 
     @property
     def offset(self) -> int | None:
-        """Where it stands in its partition; None on the classic NSQ."""
+        """Its position in the partition; None on the classic NSQ."""
         return None
 
     @property
     def size(self) -> int | None:
-        """How many bytes it takes there; None on the classic NSQ."""
+        """Its size in the partition, in bytes; None on the classic NSQ."""
         return None
 
     @property
     def internal_id(self) -> int | None:
-        """The redesigned NSQ's own number of it; None on the classic NSQ."""
+        """The number that the redesigned NSQ assigns to it; None on the classic NSQ."""
         return None
 
     @property
     def trace_id(self) -> int | None:
-        """Under which it is traced; None on the classic NSQ."""
+        """Its trace id; None on the classic NSQ."""
         return None
 
     @property
@@ -135,60 +137,68 @@ class Message:
 
     @property
     def deadline(self) -> float:
-        """When nsqd gives it to somebody else, on the clock of ``time.monotonic()``."""
+        """When nsqd delivers it again, on the clock of ``time.monotonic()``."""
         try:
             return self._extended
         except AttributeError:
-            return self._delivery.deadline
+            return self.delivery.deadline
 
     @property
     def answered(self) -> bool:
-        """It was finished or requeued."""
-        return self._answer is not None
+        """Whether it was finished or requeued."""
+        return self.answer is not None
 
     # Answers
 
     def finish(self) -> None:
-        """Say that it is done with (FIN)."""
-        # From here to the next call no other thread gets a turn: only one can pass.
-        if self._answer is not None:
+        """Send FIN: the message is handled."""
+        if not self.try_finish():
             raise self._answered_twice("FIN")
-        self._answer = FIN
-        self._delivery.subscription.answered(self)
+
+    def try_finish(self) -> bool:
+        """Finish it unless it was answered before; return whether this call did."""
+        # No thread switch can come between the test and the assignment: one call succeeds.
+        if self.answer is not None:
+            return False
+        self.answer = FIN
+        subscription = self.delivery.subscription
+        # As queue_answer() does: this saves a call for each message.
+        subscription.answers.append(self)
+        if not subscription.flush_scheduled:
+            subscription.schedule_flush()
+        return True
 
     def requeue(self, delay: float | None = None, *, backoff: bool = True) -> None:
-        """Say that it shall come again (REQ), after ``delay`` seconds.
+        """Send REQ: nsqd delivers the message again after ``delay`` seconds.
 
-        None is a delay that grows with its attempts. ``backoff=False``: it is no failure
-        that should slow the consumer down.
+        None: the delay grows with its attempts. ``backoff=False``: this is not a failure that
+        should slow the consumer down.
         """
         if delay is None:
             answer = REQ_LATER if backoff else REQ_LATER_QUIETLY
-        elif 0 <= delay < 10**9:
-            answer = Answer("REQ", delay, backoff)
         else:
-            raise ConfigError(f"delay {delay!r}; 0 or more seconds, or None")
-        if self._answer is not None:
+            DELAY.check("delay", delay)
+            answer = Answer("REQ", delay, backoff)
+        if self.answer is not None:
             raise self._answered_twice("REQ")
-        self._answer = answer
-        self._delivery.subscription.answered(self)
+        self.answer = answer
+        self.delivery.subscription.queue_answer(self)
 
     def touch(self) -> None:
-        """Ask for more time (TOUCH): its timeout begins anew."""
-        if self._answer is not None:
+        """Ask for more time (TOUCH): its timeout starts again."""
+        if self.answer is not None:
             raise self._answered_twice("TOUCH")
-        self._extended = self._delivery.subscription.touched(self)
+        self._extended = self.delivery.subscription.queue_touch(self)
 
     @contextlib.asynccontextmanager
     async def keep_alive(self, interval: float | None = None) -> AsyncIterator[None]:
-        """Touch it again and again while the block runs; nsqd sets a limit to that.
+        """Touch it every ``interval`` seconds while the block runs, up to nsqd's limit.
 
-        By default at half of its timeout. Never done by itself: a handler that hangs would
-        keep its message for ever.
+        The default is half of its timeout. The consumer never does this on its own: a handler
+        that hangs would keep its message forever.
         """
-        seconds = self._delivery.subscription.msg_timeout / 2 if interval is None else interval
-        if not seconds > 0:
-            raise ConfigError(f"interval {interval!r}; above 0 seconds, or None")
+        seconds = self.delivery.subscription.msg_timeout / 2 if interval is None else interval
+        TOUCH_INTERVAL.check("interval", seconds)
         toucher = asyncio.create_task(self._keep_touching(seconds))
         try:
             yield
@@ -204,34 +214,39 @@ class Message:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> bool:
+    def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> bool:
         if error is None:
-            if self._answer is None:
-                self.finish()
+            self.try_finish()
             return False
-        return self._delivery.subscription.failed(self, error)
+        return self.delivery.subscription.handler_failed(self, error)
 
     async def __aenter__(self) -> Self:
         return self
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> bool:
-        # Not a coroutine that waits: it is on the path of every message.
-        if error is None and self._answer is None:
-            self.finish()
+    async def __aexit__(self, kind: object, error: BaseException | None, traceback: object) -> bool:
+        if error is None:
+            self.try_finish()
             return False
-        return self.__exit__(kind, error, traceback)
+        return self.delivery.subscription.handler_failed(self, error)
 
     def _answered_twice(self, command: str) -> LocalProtocolError:
-        assert self._answer is not None
-        given = "REQ by close()" if self._answer is ABANDONED else self._answer.command
+        assert self.answer is not None
+        given = "REQ by close()" if self.answer is ABANDONED else self.answer.command
         return LocalProtocolError(f"{command} for {self!r}, which was answered by {given}")
+
+
+def finish_all(messages: Iterable[Message]) -> None:
+    """Finish the messages that were not answered yet."""
+    for message in messages:
+        if message.answer is None:
+            message.answer = FIN
+            subscription = message.delivery.subscription
+            # As queue_answer() does: this saves a call for each message.
+            subscription.answers.append(message)
+            if not subscription.flush_scheduled:
+                subscription.schedule_flush()
+
+
+def finished_ids(messages: Iterable[Message]) -> list[bytes]:
+    """Return the ids of the messages that were answered with FIN."""
+    return [message._header[10:] for message in messages if message.answer is FIN]

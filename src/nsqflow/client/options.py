@@ -1,4 +1,4 @@
-"""The options' names and types, for editors and type checkers; ``config`` checks their values."""
+"""The options' names and types, for editors and type checkers; ``config`` checks the values."""
 
 from __future__ import annotations
 
@@ -7,19 +7,24 @@ import ssl
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypedDict
 
-from nsqflow.client.address import AddressMap
+from nsqflow.address import AddressMap
+from nsqflow.client.producer.partitioner import Partitioner
 
 if TYPE_CHECKING:
+    from nsqflow.client.events import ClientEvent
+    from nsqflow.client.header_filter import HeaderFilter
     from nsqflow.client.message import Message
-    from nsqflow.client.news import News
+    from nsqflow.client.position import PositionLike
+    from nsqflow.errors import OrderViolation
 
-OnEvent = Callable[["News"], None]
+OnEvent = Callable[["ClientEvent"], None]
+OnBlocked = Callable[["Message"], str]
+OnOrderViolation = Callable[["Message", "OrderViolation"], None]
 OnGivingUp = Callable[["Message", "BaseException | None"], "Awaitable[None] | None"]
-DeadLetter = "str | os.PathLike[str] | Callable[[Message, BaseException | None], Any]"
 
 
 class ClientOptions(TypedDict, total=False):
-    """What a ``Producer`` and a ``Consumer`` take."""
+    """The options of both a ``Producer`` and a ``Consumer``."""
 
     lookupd_poll_interval: float
     lookupd_poll_jitter: float
@@ -49,7 +54,7 @@ class ClientOptions(TypedDict, total=False):
 
 
 class ProducerOptions(ClientOptions, total=False):
-    """What a ``Producer`` takes."""
+    """The options of a ``Producer``."""
 
     publish_timeout: float
     max_msg_size: int
@@ -57,10 +62,12 @@ class ProducerOptions(ClientOptions, total=False):
     max_pending: int
     connections_per_nsqd: int
     retry_uncertain: bool
+    partitioner: str | Partitioner
+    body_compression: Mapping[str, str]
 
 
 class ConsumerOptions(ClientOptions, total=False):
-    """What a ``Consumer`` takes."""
+    """The options of a ``Consumer``."""
 
     max_in_flight: int
     max_attempts: int
@@ -73,3 +80,10 @@ class ConsumerOptions(ClientOptions, total=False):
     rdy_redistribute_interval: float
     low_rdy_idle_timeout: float
     low_rdy_timeout: float
+    ordered: bool | str | None
+    blocked_after: int
+    on_blocked: str | OnBlocked
+    on_order_violation: OnOrderViolation | None
+    desired_tag: str | None
+    header_filter: HeaderFilter | None
+    start_from: PositionLike | Mapping[int, PositionLike] | None

@@ -1,1 +1,1 @@
-"""HTTP for both sides: asking the daemons' APIs, and serving them from the broker. Over h11."""
+"""HTTP over h11: a client for the daemons' APIs, and a server for those of the broker."""

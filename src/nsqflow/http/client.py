@@ -1,10 +1,12 @@
-"""A small HTTP client: for nsqlookupd, and for the HTTP APIs of both daemons.
+"""A small asyncio HTTP client, over h11, for the HTTP APIs of nsqd and nsqlookupd.
 
     http = HttpClient(timeout=5)
-    status, body = await http.get("127.0.0.1:4161", "/lookup", {"topic": "orders"})
+    response = await http.get("127.0.0.1:4161", "/lookup", {"topic": "orders"})
 
-It asks whom it is told to ask: no proxies, no redirects, no second try. Whatever status comes
-is an answer; only what prevents one is raised.
+No proxies and no redirects. Every status is returned as a response; an exception means that there
+is none. By default each request has a connection of its own: nsqlookupd is queried once a minute,
+so a connection kept open would often be dead, and the host name is resolved each time. With
+``keep_alive``, for many requests per second, one connection per server stays open.
 """
 
 from __future__ import annotations
@@ -14,101 +16,71 @@ import base64
 import math
 import re
 import ssl
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from time import monotonic
 from types import MappingProxyType
-from urllib.parse import quote, unquote, urlencode
+from urllib.parse import quote, urlencode
 
 import h11
 
-from nsqflow.errors import ConfigError, NetworkError, RequestTimeout
-from nsqflow.http.exchange import AnswerTooLarge, Exchange
-from nsqflow.protocol.lookup import ACCEPT_V1, join_address
+from nsqflow.address import HttpAddress, parse_http_address
+from nsqflow.errors import ConfigError, NetworkError, NoResponseError, RequestTimeout
+from nsqflow.protocol.lookup import ACCEPT_V1
+from nsqflow.transport.dial import without_address
 
-MAX_ANSWER = 64 * 1024 * 1024
-NOTHING: Mapping[str, str] = MappingProxyType({})
+MAX_RESPONSE = 64 * 1024 * 1024
+EMPTY: Mapping[str, str] = MappingProxyType({})
 
-_ADDRESS = re.compile(
-    r"(?:(?P<scheme>https?)://(?:(?P<credentials>[^@/\s]*)@)?)?"
-    r"(?:\[(?P<v6>[0-9a-z:.%_-]+)\]|(?P<host>[0-9a-z._-]+))"
-    r"(?::(?P<port>[0-9]{1,5}))?(?P<prefix>/[^?#\s]*)?",
-    re.IGNORECASE | re.ASCII,
-)
+_READ_SIZE = 64 * 1024
+_MAX_IDLE = 30.0  # seconds; a connection idle for longer may have been dropped on the way
 _HEADER_NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 _HEADER_VALUE = re.compile(r"[\x21-\x7e]+(?:[ \t]+[\x21-\x7e]+)*")
 _FRAMING = {"connection", "content-length", "transfer-encoding"}
-_DEFAULT_PORTS = {"http": 80, "https": 443}
 
 
-class NoAnswer(NetworkError):
-    """The request was sent and no usable answer came: it may have had its effect, or not."""
+@dataclass(frozen=True, slots=True)
+class HttpResponse:
+    """A whole response."""
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class HttpAddress:
-    """Where an HTTP API is. As text it is without the credentials."""
-
-    scheme: str
-    host: str
-    port: int
-    prefix: str = ""
-    credentials: str = field(default="", repr=False)
-
-    def __str__(self) -> str:
-        if self.scheme == "http" and not self.prefix:
-            return self.authority
-        return f"{self.scheme}://{self.authority}{self.prefix}"
-
-    @property
-    def authority(self) -> str:
-        """``host:port``."""
-        return join_address(self.host, self.port)
-
-
-def parse_http_address(text: str) -> HttpAddress:
-    """Read ``host:port`` or a URL; raise ``ConfigError`` that says what is allowed."""
-    if not isinstance(text, str):
-        raise ConfigError(f"HTTP address must be a str, not {type(text).__name__}")
-    match = _ADDRESS.fullmatch(text.strip())
-    if match is None or not (match["scheme"] or (match["port"] and not match["prefix"])):
-        raise _bad_address(text)
-    scheme = (match["scheme"] or "http").lower()
-    port = int(match["port"] or _DEFAULT_PORTS[scheme])
-    if not 1 <= port <= 65535:
-        raise _bad_address(text)
-    return HttpAddress(
-        scheme=scheme,
-        host=match["v6"] or match["host"],
-        port=port,
-        prefix=quote((match["prefix"] or "").rstrip("/"), safe="/%"),
-        credentials=unquote(match["credentials"] or ""),
-    )
+    status: int
+    body: bytes
+    headers: Mapping[str, str] = field(default_factory=dict)
+    """By their names in lower case."""
 
 
 class HttpClient:
-    """Asks HTTP servers; one for many addresses, and for many requests at once."""
+    """Sends requests to HTTP servers, any number at once.
+
+    ``tls`` is the context for https, or a function that returns it when it is needed. ``timeout``
+    bounds each request as a whole, in seconds; with None that is left to the caller.
+    """
 
     def __init__(
         self,
         *,
-        tls: ssl.SSLContext | None = None,
-        headers: Mapping[str, str] = NOTHING,
-        timeout: float,
-        max_answer: int = MAX_ANSWER,
+        tls: ssl.SSLContext | Callable[[], ssl.SSLContext] | None = None,
+        headers: Mapping[str, str] = EMPTY,
+        timeout: float | None,
+        max_response: int = MAX_RESPONSE,
+        keep_alive: bool = False,
     ) -> None:
-        if not 0 < timeout < math.inf:
-            raise ConfigError(f"timeout {timeout!r}; allowed is a number of seconds above 0")
-        # The Accept header brings a bare answer and an honest status from every nsqlookupd.
+        if timeout is not None and not 0 < timeout < math.inf:
+            raise ConfigError(f"timeout={timeout!r} is invalid: must be a number of seconds > 0")
+        # The Accept header makes every nsqlookupd send a bare response with its real status.
         self._headers = {"accept": ACCEPT_V1} | _checked(headers)
         self._tls = tls
         self._timeout = timeout
-        self._max_answer = max_answer
+        self._max_response = max_response
+        self._keep_alive = keep_alive
+        self._idle: dict[HttpAddress, _Connection] = {}
+        self._last: tuple[object, h11.Request] | None = None  # most requests go to the same server
         self._closed = False
 
     async def get(
-        self, address: str | HttpAddress, path: str, query: Mapping[str, str] = NOTHING
-    ) -> tuple[int, bytes]:
-        """Ask with GET; gives status and body."""
+        self, address: str | HttpAddress, path: str, query: Mapping[str, str] = EMPTY
+    ) -> HttpResponse:
+        """Send a GET request."""
         return await self.request(address, "GET", path, query)
 
     async def request(
@@ -116,69 +88,165 @@ class HttpClient:
         address: str | HttpAddress,
         method: str,
         path: str,
-        query: Mapping[str, str] = NOTHING,
-        body: bytes | None = None,
-    ) -> tuple[int, bytes]:
-        """Ask; gives status and body of the answer, whichever they are.
+        query: Mapping[str, str] = EMPTY,
+        body: bytes = b"",
+    ) -> HttpResponse:
+        """Send a request; return the response, whatever its status.
 
         Raises ``RequestTimeout`` or ``NetworkError`` if nothing was sent, and the latter's
-        ``NoAnswer`` if something was.
+        ``NoResponseError`` if something was.
         """
-        if isinstance(address, str):
-            address = parse_http_address(address)
+        to = parse_http_address(address) if isinstance(address, str) else address
         if self._closed:
-            raise NetworkError(f"{address}: this HTTP client is closed")
-        content = body or b""
-        request = self._request(address, method, path, query, len(content))
-        return await self._exchange(
-            address, Exchange(request, content, max_answer=self._max_answer)
-        )
+            raise NetworkError(f"{to}: this HTTP client is closed")
+        exchange = _Exchange(self._request(to, method, path, query, len(body)), body)
+        try:
+            async with asyncio.timeout(self._timeout):
+                return await self._send(to, exchange)
+        except TimeoutError:
+            if exchange.sent:
+                raise NoResponseError(f"{to}: no answer within {self._timeout:g} s") from None
+            raise RequestTimeout(f"{to}: no connection within {self._timeout:g} s") from None
+        except (OSError, UnicodeError) as error:  # the latter from a name that DNS can't have
+            kind = NoResponseError if exchange.sent else NetworkError
+            raise kind(f"{to}: {without_address(error)}") from error
+        except h11.RemoteProtocolError as error:
+            raise NoResponseError(f"{to}: the response is not HTTP: {error}") from error
+        except _TooLargeError:
+            text = f"{to}: the response has more than {self._max_response} bytes"
+            raise NoResponseError(text) from None
 
-    async def aclose(self) -> None:
-        """Take no more requests; there is no connection to close, as each request has its own."""
+    def close(self) -> None:
+        """Close idle connections, and refuse further requests."""
         self._closed = True
+        self.close_idle()
+
+    def close_idle(self) -> None:
+        """Close idle connections; the next request opens another."""
+        while self._idle:
+            self._idle.popitem()[1].close()
+
+    # Private methods
 
     def _request(
         self, to: HttpAddress, method: str, path: str, query: Mapping[str, str], size: int
     ) -> h11.Request:
-        target = to.prefix + quote(path) + ("?" + urlencode(query, quote_via=quote)) * bool(query)
+        key = (to, method, path, query, size)
+        if self._last is not None and self._last[0] == key:
+            return self._last[1]
         headers = {"host": to.authority} | _authorization(to) | self._headers
-        headers["connection"] = "close"
+        if not self._keep_alive:
+            headers["connection"] = "close"
         if size or method != "GET":
             headers["content-length"] = str(size)
-        return h11.Request(method=method, target=target, headers=[*headers.items()])
+        target = to.prefix + quote(path) + ("?" + urlencode(query, quote_via=quote)) * bool(query)
+        request = h11.Request(method=method, target=target, headers=[*headers.items()])
+        if self._keep_alive:
+            self._last = key, request
+        return request
 
-    async def _exchange(self, to: HttpAddress, exchange: Exchange) -> tuple[int, bytes]:
-        tls = self._tls_for(to)
+    async def _send(self, to: HttpAddress, exchange: _Exchange) -> HttpResponse:
+        kept = self._idle.pop(to, None) if exchange.request.method == b"GET" else None
+        if kept is not None:
+            if monotonic() - kept.idle_since > _MAX_IDLE:
+                kept.close()
+            else:
+                try:
+                    return await self._run(to, kept, exchange)
+                except (OSError, h11.RemoteProtocolError):
+                    pass  # the server has closed it since the last request
+        return await self._run(to, await _Connection.open(to, self._tls_for(to)), exchange)
+
+    async def _run(
+        self, to: HttpAddress, connection: _Connection, exchange: _Exchange
+    ) -> HttpResponse:
+        reusable = False
         try:
-            async with asyncio.timeout(self._timeout):
-                return await exchange.run(to.host, to.port, tls)
-        except TimeoutError:
-            if exchange.sent:
-                raise NoAnswer(f"{to}: no answer within {self._timeout:g} s") from None
-            raise RequestTimeout(f"{to}: no connection within {self._timeout:g} s") from None
-        except (OSError, UnicodeError) as error:  # the latter from a name that DNS can't have
-            kind = NoAnswer if exchange.sent else NetworkError
-            raise kind(f"{to}: {error}") from error
-        except h11.RemoteProtocolError as error:
-            raise NoAnswer(f"{to}: what it answered is not HTTP: {error}") from error
-        except AnswerTooLarge:
-            raise NoAnswer(f"{to}: its answer has more than {self._max_answer} bytes") from None
+            response = await connection.run(exchange, self._max_response)
+            reusable = self._keep_alive and not self._closed and connection.start_next_cycle()
+            return response
+        finally:
+            if reusable and to not in self._idle:
+                self._idle[to] = connection
+            else:  # cut short, or the server closes it
+                connection.close()
 
     def _tls_for(self, address: HttpAddress) -> ssl.SSLContext | None:
         if address.scheme == "http":
             return None
         if self._tls is None:
             self._tls = ssl.create_default_context()
+        elif not isinstance(self._tls, ssl.SSLContext):
+            return self._tls()
         return self._tls
 
 
-def _bad_address(text: str) -> ConfigError:
-    shown = re.sub(r"^((?:\w+://)?).*@", r"\1***@", text, flags=re.DOTALL)
-    return ConfigError(
-        f"HTTP address {shown!r}; allowed are host:port, [IPv6]:port, http://host:port/prefix and "
-        "https://host:port/prefix, with a port of 1 to 65535"
-    )
+class _TooLargeError(Exception):
+    """The response exceeds the limit."""
+
+
+class _Exchange:
+    """A request, and whether the server may have seen it."""
+
+    def __init__(self, request: h11.Request, body: bytes) -> None:
+        self.request = request
+        self.body = body
+        self.sent = False
+
+
+class _Connection:
+    """A connection to an HTTP server, for one request at a time."""
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.idle_since = 0.0
+        self._reader = reader
+        self._writer = writer
+        self._http = h11.Connection(our_role=h11.CLIENT)
+
+    @classmethod
+    async def open(cls, to: HttpAddress, tls: ssl.SSLContext | None) -> _Connection:
+        """Connect to a server."""
+        return cls(*await asyncio.open_connection(to.host, to.port, ssl=tls))
+
+    async def run(self, exchange: _Exchange, max_response: int) -> HttpResponse:
+        """Send a request and read the whole response."""
+        exchange.sent = True
+        # Not drained: a server that refuses a large body responds before it has read it all.
+        self._writer.write(self._encode(exchange))
+        status, size, pieces, headers = 0, 0, list[bytes](), dict[str, str]()
+        while True:
+            event = await self._next_event()
+            if isinstance(event, h11.Response):
+                status = event.status_code
+                headers = {k.decode("latin-1"): v.decode("latin-1") for k, v in event.headers}
+            elif isinstance(event, h11.Data):
+                pieces.append(bytes(event.data))
+                size += len(event.data)
+                if size > max_response:
+                    raise _TooLargeError
+            elif isinstance(event, h11.EndOfMessage):
+                return HttpResponse(status, b"".join(pieces), headers)
+
+    def start_next_cycle(self) -> bool:
+        """Prepare for the next request; return False if the connection can't have one."""
+        if not self._http.our_state is self._http.their_state is h11.DONE:
+            return False
+        self._http.start_next_cycle()
+        self.idle_since = monotonic()
+        return True
+
+    def close(self) -> None:
+        """Close at once: TLS would wait half a minute for the server's close_notify."""
+        self._writer.transport.abort()
+
+    def _encode(self, exchange: _Exchange) -> bytes:
+        events = (exchange.request, h11.Data(data=exchange.body), h11.EndOfMessage())
+        return b"".join(self._http.send(event) or b"" for event in events)
+
+    async def _next_event(self) -> object:
+        while (event := self._http.next_event()) is h11.NEED_DATA:
+            self._http.receive_data(await self._reader.read(_READ_SIZE))
+        return event
 
 
 def _authorization(address: HttpAddress) -> dict[str, str]:
@@ -188,12 +256,12 @@ def _authorization(address: HttpAddress) -> dict[str, str]:
 
 
 def _checked(headers: Mapping[str, str]) -> dict[str, str]:
-    """The headers with names in lower case. Errors don't show values: they may be secrets."""
+    """Return the headers with names in lower case; errors show no values, which may be secret."""
     for name, value in headers.items():
         if not _HEADER_NAME.fullmatch(name):
-            raise ConfigError(f"header name {name!r}; allowed are letters, digits and '-'")
+            raise ConfigError(f"header name {name!r} is invalid: must be letters, digits and '-'")
         if name.lower() in _FRAMING:
-            raise ConfigError(f"header {name!r} can't be set; it belongs to the request itself")
+            raise ConfigError(f"header {name!r} can't be set: it belongs to the request itself")
         if not _HEADER_VALUE.fullmatch(value):
-            raise ConfigError(f"the value of header {name!r}; allowed is printable ASCII")
+            raise ConfigError(f"the value of header {name!r} is invalid: must be printable ASCII")
     return {name.lower(): value for name, value in headers.items()}

@@ -1,6 +1,6 @@
-"""Pipelines: what is read from NSQ, done to it and written, said in a file and run on Spark.
+"""Pipelines: a file says what to read from NSQ, transform and write; Spark runs it.
 
     pipeline = load_pipeline(Path("views.toml"))
 
-The command is ``nsqflow run``; every key of a file is in ``docs/pipelines.md``.
+The command is ``nsqflow run``; ``docs/pipelines.md`` lists every key of a file.
 """

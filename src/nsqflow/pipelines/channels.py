@@ -1,7 +1,7 @@
-"""The channels of a pipeline, made all at once, before the first of them is read.
+"""Creates the channels of a pipeline's sinks before the first of them is read.
 
-What a topic has got before it has a channel goes to the first that is made, and to that alone. So
-that every sink gets it, the topic is paused until they are all there; nobody else can want it.
+Messages that a topic received before it had a channel go to the first channel that is created, and
+only to that one. The topic is paused until all channels exist, so that every sink gets them.
 """
 
 from __future__ import annotations
@@ -11,14 +11,11 @@ import logging
 import re
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager, nullcontext
-from functools import cache
 
-from nsqflow.admin import Nsqd, TopicStats
+from nsqflow.admin import Cluster, Nsqd, NsqdNode, TopicStats
 from nsqflow.errors import NsqError
-from nsqflow.http.client import parse_http_address
-from nsqflow.protocol.lookup import join_address
-from nsqflow.spark.directory import Directory
 from nsqflow.spark.options import SourceOptions
+from nsqflow.spark.source.topic_lookup import classic_nodes
 
 logger = logging.getLogger(__name__)
 
@@ -26,9 +23,9 @@ _TIMEOUT = 5.0
 
 
 def create_channels(options: SourceOptions, channels: Sequence[str]) -> None:
-    """Create channels wherever the topics of the options are, and announce them where they are not.
+    """Create channels on each nsqd that has the topics; register topics that no nsqd has.
 
-    An nsqd that can't be asked gets its channels from the queries, when it can be.
+    On an nsqd that does not answer, the queries create the channels later.
     """
     asyncio.run(_Channels(options, channels).create())
 
@@ -38,52 +35,59 @@ class _Channels:
         self._options = options
         self._channels = channels
         self._pattern = re.compile(options.topic_pattern or "")
-        self._tls = cache(options.access.http_context)
+        servers = options.servers
+        self._cluster = Cluster(
+            lookupd=servers.lookupd,
+            nsqd=servers.nsqd,
+            nsqd_http=servers.nsqd_http,
+            tls=options.access.http_context() if servers.use_https else None,
+            timeout=_TIMEOUT,
+        )
 
     async def create(self) -> None:
-        if self._options.servers.nsqd:
-            places = dict.fromkeys(self._options.servers.nsqd_http, self._options.topics)
+        cluster = self._cluster
+        if cluster.lookupds:
+            topics = await self._look_up()
         else:
-            places = await self._look_up()
-        done = [self._create_on(http, topics) for http, topics in places.items()]
-        await asyncio.gather(*done)
+            topics = dict.fromkeys(await cluster.nodes(), self._options.topics)
+        for error in {str(error): error for error in cluster.errors}.values():
+            logger.warning("nsqlookupd does not answer: %s", error)
+        cluster.errors.clear()
+        await cluster.for_each(topics, lambda node: self._create_on(node.http, topics[node]))
+        for error in cluster.errors:
+            logger.warning("%s; its channels are created when it answers", error)
 
-    async def _look_up(self) -> dict[str, tuple[str, ...]]:
-        """Which topics the nsqd have; those that none has are announced."""
-        directory = Directory(self._options, self._tls)
-        places: dict[str, tuple[str, ...]] = {}
-        try:
-            await directory.refresh(_TIMEOUT)
-            directory.check()
-            for topic, nodes in directory.places.items():
-                for node in nodes:
-                    http = join_address(node.broadcast_address, node.http_port)
-                    places[http] = (*places.get(http, ()), topic)
-                if not nodes:
-                    for channel in self._channels:
-                        await directory.register(topic, channel, _TIMEOUT)
-        finally:
-            directory.close()
-        return places
+    async def _look_up(self) -> dict[NsqdNode, tuple[str, ...]]:
+        """Return the topics of each nsqd; register those that no nsqd has."""
+        cluster, topics = self._cluster, self._options.topics
+        if not topics:
+            names = await cluster.topics()
+            topics = tuple(name for name in names if self._pattern.fullmatch(name))
+        answers = await cluster.lookup(topics)
+        nodes = {topic: classic_nodes(topic, [answer]) for topic, answer in answers.items()}
+        if missing := [topic for topic in topics if not nodes[topic]]:
+            await cluster.register(missing, self._channels)
+        known = {node.address: node for found in nodes.values() for node in found}
+        return {
+            cluster.node_of(known[address]): tuple(
+                topic for topic in topics if address in {node.address for node in nodes[topic]}
+            )
+            for address in known
+        }
 
-    async def _create_on(self, http: str, topics: Sequence[str]) -> None:
-        secure = parse_http_address(http).scheme == "https"
-        try:
-            async with Nsqd(http, tls=self._tls() if secure else None, timeout=_TIMEOUT) as nsqd:
-                known = {topic.name: topic for topic in (await nsqd.stats()).topics}
-                # A pattern has no topics of its own, but those that are there.
-                matching = topics or [name for name in known if self._pattern.fullmatch(name)]
-                for topic in matching:
-                    await self._create_of(nsqd, topic, known.get(topic))
-        except NsqError as error:
-            logger.warning("%s; its channels are made when it can be asked", error)
+    async def _create_on(self, nsqd: Nsqd, topics: Sequence[str]) -> None:
+        known = {topic.name: topic for topic in (await nsqd.stats()).topics}
+        # Without topics, the pattern selects existing ones.
+        matching = topics or [name for name in known if self._pattern.fullmatch(name)]
+        for topic in matching:
+            await self._create_of(nsqd, topic, known.get(topic))
 
     async def _create_of(self, nsqd: Nsqd, name: str, topic: TopicStats | None) -> None:
         if topic is None:
             await nsqd.create_topic(name)
         elif topic.paused:
             logger.warning(
-                "topic %s is paused: nothing comes before nsqflow unpause %s", name, name
+                "topic %s is paused: no message arrives until nsqflow unpause %s", name, name
             )
         alone = topic is None or not (topic.channels or topic.paused)
         async with _paused(nsqd, name) if alone else nullcontext():

@@ -1,4 +1,4 @@
-"""Bodies become columns: what can be parsed, and what can't, with the reason."""
+"""Parses message bodies into columns; separates those that fail, with the reason."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from nsqflow.pipelines.model import Parse
-from nsqflow.pipelines.refusals import refusals
+from nsqflow.pipelines.spark_errors import spark_errors_as_config_errors
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
@@ -18,14 +18,14 @@ _CORRUPT = "__corrupt"
 
 
 class Parser:
-    """Sorts messages into what can be parsed and what can't."""
+    """Separates messages that can be parsed from those that cannot."""
 
     def __init__(self, parse: Parse) -> None:
         self._parse = parse
         self._schema = _schema(parse)
 
     def columns(self) -> str:
-        """What the bodies give, as it stands after SELECT; to be asked of ``good``."""
+        """Return the parsed columns as a SELECT list, for rows of ``good``."""
         if self._parse.format == "raw":
             return "*"
         if self._parse.format == "text":
@@ -33,7 +33,7 @@ class Parser:
         return ", ".join(f"{_RECORD}.{quoted(field.name)}" for field in self._schema.fields)
 
     def good(self, messages: DataFrame) -> DataFrame:
-        """The messages that could be parsed."""
+        """Return the messages that can be parsed."""
         if self._parse.format == "raw":
             return messages
         if self._parse.format == "text":
@@ -41,7 +41,7 @@ class Parser:
         return self._records(messages).where(self._is_good())
 
     def errors(self, messages: DataFrame) -> DataFrame:
-        """The messages that could not be parsed, with a column ``error``."""
+        """Return the messages that cannot be parsed, with a column ``error``."""
         from pyspark.sql.functions import lit, when
 
         if self._parse.format == "raw":
@@ -59,8 +59,8 @@ class Parser:
     def _records(self, messages: DataFrame) -> DataFrame:
         from pyspark.sql.functions import array, inline, struct
 
-        # A generator, though it gives one row for one: Spark copies what a plain column is made
-        # of into every filter on it, and would parse each body twice.
+        # A generator, although it yields one row: Spark copies the expression of a plain column
+        # into every filter on it, and would parse each body twice.
         record = self._read(self._schema).alias(_RECORD)
         return messages.select("*", inline(array(struct(record))))
 
@@ -87,7 +87,7 @@ class Parser:
         return [field for field in self._schema.fields if not field.nullable]
 
     def _faults(self) -> list[tuple[Column, str]]:
-        """What may be wrong with a body, in the order in which it is looked for."""
+        """Return the possible faults of a body, in the order in which they are checked."""
         from pyspark.sql.functions import col, substring, trim, try_parse_json
         from pyspark.sql.types import StringType, StructField, StructType
 
@@ -108,7 +108,7 @@ class Parser:
             ]
         for field, schema in zip(fields, alone, strict=True):
             kind = field.dataType.simpleString()
-            faults.append((self._is_corrupt(schema), f"{field.name} is no {kind}"))
+            faults.append((self._is_corrupt(schema), f"{field.name} is not of type {kind}"))
         for field in self._required():
             faults.append((col(_RECORD)[field.name].isNull(), f"{field.name} is missing"))
         return faults
@@ -122,24 +122,24 @@ def _schema(parse: Parse) -> StructType:
 
     if parse.schema is None:
         return StructType()
-    with refusals(parse.place, "schema"):
+    with spark_errors_as_config_errors(parse.ref, "schema"):
         schema = StructType.fromDDL(parse.schema)
     if not isinstance(schema, StructType):
-        problem = f" {parse.schema!r} is a type; allowed are columns and types, as in name STRING"
-        raise parse.place.wrong("schema", problem)
+        problem = f" {parse.schema!r} is a type: must be columns and types, as in name STRING"
+        raise parse.ref.error("schema", problem)
     if twice := repeated(schema.names):
-        raise parse.place.wrong("schema", f" has {twice!r} a second time, upper case or lower")
+        raise parse.ref.error("schema", f" has {twice!r} twice, ignoring case")
     return schema
 
 
 def repeated(names: Iterable[str]) -> str | None:
-    """Give a name that is there twice, if there is one; Spark sees no difference in case."""
+    """Return a name that occurs twice, ignoring case as Spark does; None if there is none."""
     counted = Counter(map(str.lower, names))
     return next((name for name, times in counted.items() if times > 1), None)
 
 
 def quoted(name: str) -> str:
-    """Write a column's name so that SQL takes it, whatever is in it."""
+    """Quote a column's name for SQL."""
     return f"`{name.replace('`', '``')}`"
 
 

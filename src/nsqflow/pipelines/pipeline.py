@@ -1,4 +1,4 @@
-"""A pipeline: what its file says, complete and checked as far as that goes without Spark."""
+"""A pipeline as read from its file: with defaults, validated as far as possible without Spark."""
 
 from __future__ import annotations
 
@@ -10,34 +10,37 @@ from pathlib import Path
 from typing import TypeVar
 
 from nsqflow.errors import ConfigError
-from nsqflow.pipelines.checks import (
+from nsqflow.pipelines.document import Document, Interpolated, read_file
+from nsqflow.pipelines.keys import TableRef, load_value, read_table, unknown_key
+from nsqflow.pipelines.model import FILE_TRIGGER, LABEL, NOW, Parse, Run, Sink, Source, Step, Table
+from nsqflow.pipelines.validation import (
     check_nsq,
+    check_parse,
     check_together,
-    complete_parse,
     complete_run,
     complete_sink,
     complete_source,
     complete_step,
-    complete_table,
+    locate_table,
 )
-from nsqflow.pipelines.file import Document, read_file
-from nsqflow.pipelines.keys import Place, read_table, unknown_key
-from nsqflow.pipelines.model import LABEL, NOW, Parse, Run, Sink, Source, Step, Table
 
 T = TypeVar("T", Source, Parse, Run, Table, Step, Sink)
 
 Servers = Mapping[str, Sequence[str]]
-"""``lookupd`` or ``nsqd`` (and ``nsqd_http``), and the addresses."""
+"""Addresses by kind: ``lookupd``, or ``nsqd`` and ``nsqd_http``."""
 
 _KEYS = ("name", "source", "parse", "table", "transform", "sink", "run")
 
-# How the options of NSQ begin that say how servers are talked to.
+# Prefixes of the options about connecting.
 _ACCESS = ("tls", "auth", "snappy", "deflate")
+
+# The option, in lower case, whose value is the name of a variable.
+_NAMES_VARIABLE = "authsecretenv"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pipeline:
-    """All of a file; what was left out is filled in."""
+    """The content of a file, with defaults filled in."""
 
     name: str
     source: Source
@@ -49,22 +52,27 @@ class Pipeline:
     document: Document = field(repr=False, compare=False)
 
     def now(self) -> Pipeline:
-        """The same, to end when what is there at the start is done with."""
+        """Return the same pipeline, to end once everything available at the start is processed."""
         sinks = tuple(replace(sink, trigger=None) for sink in self.sinks)
         return replace(self, run=replace(self.run, trigger=NOW), sinks=sinks)
 
+    def trigger(self, sink: Sink) -> str | None:
+        """Return the trigger of a sink; None to start a batch as soon as the last one ends."""
+        default = FILE_TRIGGER if sink.writes_files else None
+        return sink.trigger or self.run.trigger or default
+
     def checkpoint(self, sink: Sink) -> str:
-        """Where Spark keeps how far a sink has come."""
-        # A backfill is another query than the one that reads the topic.
+        """Return the location of a sink's checkpoint."""
+        # A backfill is a different query from the one that reads the topic.
         folder = "backfill" if self.source.files else "checkpoint"
         return f"{self.run.checkpoint}/{sink.name}/{folder}"
 
     def spool(self, sink: Sink) -> str:
-        """Where a sink's messages are kept between nsqd and Spark."""
+        """Return the location of a sink's spool, between nsqd and Spark."""
         return f"{self.run.spool}/{sink.name}/spool"
 
     def source_options(self, sink: Sink) -> dict[str, str]:
-        """The options of ``format("nsq")`` to read what a sink is to get."""
+        """Return the options of ``format("nsq")`` for reading a sink's messages."""
         source = self.source
         named = {
             "topic": ",".join(source.topic),
@@ -77,7 +85,7 @@ class Pipeline:
         return dict(source.options) | {name: text for name, text in named.items() if text}
 
     def sink_options(self, sink: Sink) -> dict[str, str]:
-        """The options of a sink's format; ``nsq`` has the source's servers if it names none."""
+        """Return the options of a sink's format; ``nsq`` defaults to the source's servers."""
         if sink.format != "nsq":
             return dict(sink.options)
         servers: Source | Sink = sink
@@ -98,21 +106,22 @@ def load_pipeline(
     settings: Sequence[str] = (),
     environment: Mapping[str, str] = os.environ,
     servers: Callable[[], Servers] = dict,
+    first: Servers | None = None,
 ) -> Pipeline:
-    """Read a pipeline file; raise ``ConfigError`` with the place, the key and what is allowed.
+    """Read a pipeline file; raise ``ConfigError`` with the line, the key and what is allowed.
 
-    ``settings`` are ``key=value`` each, and the last word on their keys; ``servers`` is asked for
-    where NSQ is if the file does not say so.
+    ``settings`` are ``key=value`` each and override the file. ``first`` overrides the file's NSQ
+    servers; ``servers`` is called if neither names any.
     """
     document = read_file(path, settings, environment)
-    root = Place(document, ())
+    root = TableRef(document, ())
     for key in document.data:
         if key not in _KEYS:
-            raise unknown_key(root, key, dict.fromkeys(_KEYS))
+            raise unknown_key(root, key, _KEYS)
     name = _name(root)
     source = complete_source(_one(root, "source", Source), name)
-    if not (source.lookupd or source.nsqd):
-        found = servers()
+    if first or not (source.lookupd or source.nsqd):
+        found = first or servers()
         source = replace(
             source,
             lookupd=tuple(found.get("lookupd", ())),
@@ -121,41 +130,69 @@ def load_pipeline(
         )
     steps = [complete_step(step, n) for n, step in enumerate(_several(root, "transform", Step), 1)]
     last = steps[-1].name if steps else "parsed"
+    parse = _one(root, "parse", Parse)
+    check_parse(parse)
     pipeline = Pipeline(
         name=name,
         source=source,
-        parse=complete_parse(_one(root, "parse", Parse)),
-        tables=tuple(map(complete_table, _several(root, "table", Table))),
+        parse=parse,
+        tables=tuple(map(locate_table, _several(root, "table", Table))),
         steps=tuple(steps),
         sinks=tuple(complete_sink(s, source, last) for s in _several(root, "sink", Sink)),
         run=complete_run(_one(root, "run", Run), name),
         document=document,
     )
     check_together(root, pipeline.tables, pipeline.steps, pipeline.sinks)
+    _check_variable_names(pipeline)
     for sink in pipeline.sinks:
         if not source.files:
             check_nsq(source, pipeline.source_options(sink))
         if sink.format == "nsq":
             check_nsq(sink, pipeline.sink_options(sink))
+    _note_variables(pipeline, environment)
     return pipeline
 
 
-def _name(root: Place) -> str:
+def _check_variable_names(pipeline: Pipeline) -> None:
+    """Refuse ``${NAME}`` in an option that names a variable: its value would be shown as a name."""
+    owners: list[Source | Sink] = [pipeline.source, *pipeline.sinks]
+    for owner in owners:
+        for option, name in owner.options.items():
+            if option.lower() == _NAMES_VARIABLE and isinstance(name, Interpolated):
+                problem = f"={name!r} is invalid: must be the name of a variable, without ${{}}"
+                raise owner.ref.inner("options").error(option, problem)
+
+
+def _note_variables(pipeline: Pipeline, environment: Mapping[str, str]) -> None:
+    """Record the variables that options name: they count as read by the file, like ``${NAME}``."""
+    sinks = [sink for sink in pipeline.sinks if sink.format == "nsq"]
+    owners: list[Source | Sink] = [*sinks]
+    # A sink that names no servers uses those of the source, even if the source reads files.
+    if not pipeline.source.files or any(not (sink.lookupd or sink.nsqd) for sink in sinks):
+        owners.append(pipeline.source)
+    for owner in owners:
+        for option, name in owner.options.items():
+            if option.lower() == _NAMES_VARIABLE:
+                path = (*owner.ref.path, "options", option)
+                owner.ref.document.note_variable(path, name, environment)
+
+
+def _name(root: TableRef) -> str:
     stem = re.sub(r"[^A-Za-z0-9_-]+", "-", root.document.path.stem).strip("-")
     try:
-        return str(LABEL.take("", root.document.data.get("name", stem)))
+        return str(load_value(LABEL, "", root.document.data.get("name", stem)))
     except ConfigError as error:
-        raise root.wrong("name", str(error)) from None
+        raise root.error("name", str(error)) from None
 
 
-def _one(root: Place, name: str, cls: type[T]) -> T:
-    place, value = root.inner(name), root.document.data.get(name)
-    # A table that is not there may lack what one that is there must have.
-    return cls(place=place) if value is None else read_table(cls, place, value)
+def _one(root: TableRef, name: str, cls: type[T]) -> T:
+    ref, value = root.inner(name), root.document.data.get(name)
+    # Required keys may be missing only together with their table.
+    return cls(ref=ref) if value is None else read_table(cls, ref, value)
 
 
-def _several(root: Place, name: str, cls: type[T]) -> list[T]:
+def _several(root: TableRef, name: str, cls: type[T]) -> list[T]:
     values = root.document.data.get(name, [])
     if not isinstance(values, list):
-        raise root.wrong(name, f" is no array of tables; each has a header [[{name}]]")
+        raise root.error(name, f" is not an array of tables: each must have a header [[{name}]]")
     return [read_table(cls, root.inner(name).inner(n), value) for n, value in enumerate(values)]

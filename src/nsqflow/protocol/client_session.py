@@ -1,10 +1,10 @@
-"""The client's side of a connection, without the connection.
+"""The client's side of a connection, without I/O.
 
     IDENTIFYING ─> [TLS] ─> [COMPRESSING] ─> CONNECTED ─> SUBSCRIBING ─> SUBSCRIBED ─> CLOSING
          └────────────┴────────────┴─────────────┴─────────────┴─────────────┴───────────┴─> FAILED
 
-TLS and compression are there only if both sides want them, each ends with an OK of its
-own. Heartbeats are answered in here, in every state.
+TLS and compression are used only if both sides want them; each ends with an OK. The session answers
+heartbeats itself, in every state.
 """
 
 from __future__ import annotations
@@ -33,12 +33,8 @@ from nsqflow.protocol.commands import (
     Rdy,
     Req,
     Sub,
-    Subscription,
+    SubscribeMode,
     Touch,
-    encode_fins,
-    encode_packed_fins,
-    encode_reqs,
-    encode_touches,
 )
 from nsqflow.protocol.dialect import MESSAGE_ERRORS, Dialect
 from nsqflow.protocol.frames import (
@@ -52,13 +48,21 @@ from nsqflow.protocol.frames import (
     MessageRun,
 )
 from nsqflow.protocol.identify import AuthReply, IdentifyReply, IdentifyRequest
-from nsqflow.protocol.messages import PLAIN, MessageBatch, Receipt
+from nsqflow.protocol.messages import (
+    PLAIN,
+    MessageBatch,
+    Receipt,
+    encode_fins,
+    encode_packed_fins,
+    encode_reqs,
+    encode_touches,
+)
 from nsqflow.protocol.publish import MpubTrace, PubExt, Publish, PubTrace
 from nsqflow.protocol.session import Session
 
 
 class ClientState(Enum):
-    """Where a client's connection stands."""
+    """The state of a client's connection."""
 
     IDENTIFYING = "identifying"
     TLS = "tls"
@@ -72,7 +76,7 @@ class ClientState(Enum):
 
 _NEGOTIATING = (ClientState.IDENTIFYING, ClientState.TLS, ClientState.COMPRESSING)
 
-# In which states the servers take a command; the others in any, once connected.
+# The states in which servers accept a command; those not listed, in any state once connected.
 _ALLOWED_STATES: dict[type[Command], tuple[ClientState, ...]] = {
     Identify: (),  # sent by the session itself
     Auth: (ClientState.CONNECTED,),
@@ -85,9 +89,9 @@ _ALLOWED_STATES: dict[type[Command], tuple[ClientState, ...]] = {
 }
 
 _NOP = Nop().encode()
-_PUBLISHED = ev.Published()  # they are all alike, but for those with a receipt
+_PUBLISHED = ev.Published()  # one object for all publishes without a receipt
 
-_TRACED = (PubTrace, MpubTrace)  # answered with a receipt, always
+_TRACED = (PubTrace, MpubTrace)  # always answered with a receipt
 
 _DECIMAL_ID = re.compile(r"\[((?:\d{1,3} ){15}\d{1,3})\]")
 
@@ -106,7 +110,7 @@ class ClientSession(Session[ev.Event]):
         super().__init__(self._frames.buffer)
         self.dialect = dialect
         self.state = ClientState.IDENTIFYING
-        self.reply = IdentifyReply()  # what the server granted, once it has
+        self.reply = IdentifyReply()  # what the server has granted
         self._identify = identify or IdentifyRequest()
         self._layout = PLAIN
         self._unanswered: deque[type[Command]] = deque()
@@ -116,11 +120,11 @@ class ClientSession(Session[ev.Event]):
 
     @property
     def unanswered(self) -> int:
-        """How many commands, IDENTIFY aside, the server still owes an answer to."""
+        """The number of commands without an answer, not counting IDENTIFY."""
         return len(self._unanswered)
 
     def send(self, command: Command) -> None:
-        """Queue a command; raise ``LocalProtocolError`` where the server would refuse it."""
+        """Queue a command; raise ``LocalProtocolError`` if the server would refuse it."""
         self._check(command)
         self._out.append(command.encode())
         if command.answered:
@@ -150,7 +154,7 @@ class ClientSession(Session[ev.Event]):
         self._check_state(Touch)
         self._out.append(encode_touches(ids))
 
-    # Private methods: what is sent
+    # Private methods: sending
 
     def _check(self, command: Command) -> None:
         self._check_state(type(command))
@@ -159,9 +163,10 @@ class ClientSession(Session[ev.Event]):
         if isinstance(command, Publish):
             return
         if isinstance(command, Rdy) and command.count > self.reply.max_rdy_count:
-            raise LocalProtocolError(f"RDY {command.count}; 0 to {self.reply.max_rdy_count}")
+            limit = self.reply.max_rdy_count
+            raise LocalProtocolError(f"RDY {command.count}: must be 0 to {limit}")
         if isinstance(command, Auth) and not self.reply.auth_required:
-            raise LocalProtocolError("AUTH to a server that did not ask for it")
+            raise LocalProtocolError("AUTH is not allowed: the server did not request it")
         if isinstance(command, Sub):
             self._check_subscription(command)
 
@@ -174,7 +179,7 @@ class ClientSession(Session[ev.Event]):
     def _check_subscription(self, sub: Sub) -> None:
         if self._identify.heartbeat_interval == -1:
             raise LocalProtocolError("cannot SUB with heartbeats disabled")
-        if sub.kind is Subscription.ORDERED and self._identify.sample_rate:
+        if sub.kind is SubscribeMode.ORDERED and self._identify.sample_rate:
             raise LocalProtocolError("cannot SUB_ORDERED with a sample rate")
 
     def _begin_subscription(self, sub: Sub) -> None:
@@ -182,7 +187,7 @@ class ClientSession(Session[ev.Event]):
         self._layout = sub.layout(self._identify.extend_support)
         self._frames.min_message_size = self._layout.min_size
 
-    # Private methods: what is received
+    # Private methods: receiving
 
     def _parse(self, events: list[ev.Event]) -> None:
         while self._reading and (item := self._frames.next()) is not None:
@@ -194,7 +199,7 @@ class ClientSession(Session[ev.Event]):
                 self._error_frame(item.data, events)
 
     def _end(self, error: RemoteProtocolError | ServerError) -> None:
-        # Nothing that was queued may still go out, least of all in the clear.
+        # Nothing that is queued may be sent any more, especially not in clear text.
         self.state = ClientState.FAILED
         self._out.clear()
         self._wire.clear()
@@ -205,7 +210,7 @@ class ClientSession(Session[ev.Event]):
         try:
             events.append(MessageBatch(*run, self._layout))
         except RemoteProtocolError:
-            # Those before the broken one are given out, as if they had come alone.
+            # Return the messages before the malformed one, as if they had arrived alone.
             places = zip(pairwise(run.bounds), run.headers, strict=True)
             for bounds, header in places:  # pragma: no branch (it ends by raising)
                 events.append(MessageBatch(run.data, [*bounds], [header], self._layout))
@@ -225,9 +230,9 @@ class ClientSession(Session[ev.Event]):
         asked = self._identify
         if asked.tls_v1 and not reply.tls_v1:
             self._out.clear()  # not even the answer to a heartbeat
-            raise TlsNotGrantedError("TLS was asked for and the server did not grant it")
+            raise TlsNotGrantedError("TLS was requested and the server did not grant it")
         if unasked := reply.unasked(asked):
-            raise RemoteProtocolError(f"{unasked} was granted and never asked for")
+            raise RemoteProtocolError(f"{unasked} was granted but not requested")
         self.reply = reply
         if reply.tls_v1:
             self.state = ClientState.TLS
@@ -238,7 +243,9 @@ class ClientSession(Session[ev.Event]):
 
     def _upgraded(self, data: bytes, events: list[ev.Event]) -> None:
         if data != OK:
-            raise RemoteProtocolError(f"answer {data[:100]!r} while {self.state.value}; not OK")
+            raise RemoteProtocolError(
+                f"answer {data[:100]!r} while {self.state.value}; expected OK"
+            )
         if self.state is ClientState.TLS:
             events.append(ev.TlsStarted())
             self._begin_compression(events)
@@ -259,8 +266,8 @@ class ClientSession(Session[ev.Event]):
         self._connected(events)
 
     def _forget_heartbeats(self) -> None:
-        # The server has turned to the upgrade by now: an answer to a heartbeat from before
-        # would reach it in the middle of that. The upgrade itself is a sign of life.
+        # The server has started the upgrade: an answer to an earlier heartbeat would arrive in the
+        # middle of it. The upgrade itself is a sign of life.
         self._out = [piece for piece in self._out if piece is not _NOP]
 
     def _connected(self, events: list[ev.Event]) -> None:
@@ -269,7 +276,7 @@ class ClientSession(Session[ev.Event]):
 
     def _answered(self, data: bytes, events: list[ev.Event]) -> None:
         if not self._unanswered:
-            raise RemoteProtocolError(f"answer {data[:100]!r} to no command")
+            raise RemoteProtocolError(f"answer {data[:100]!r} without a command")
         command = self._unanswered.popleft()
         if issubclass(command, Publish):
             receipt = _receipt(command, data)
@@ -305,8 +312,8 @@ class ClientSession(Session[ev.Event]):
 def failed_id(data: bytes, command: str) -> bytes | None:
     """Find the message id in the text of E_FIN_FAILED, E_REQ_FAILED or E_TOUCH_FAILED.
 
-    Classic nsqd writes its 16 bytes as they are (its ids are hex digits), the redesigned
-    one as decimal numbers in brackets.
+    Classic nsqd writes the 16 bytes unchanged (its ids are hex digits), the redesigned one as
+    decimal numbers in brackets.
     """
     _, _, text = data.partition(f" {command} ".encode())
     decimal = _DECIMAL_ID.match(text.decode("latin-1"))

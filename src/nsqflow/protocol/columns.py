@@ -1,8 +1,8 @@
-"""Columns: many messages at once, without an object for each.
+"""Messages as columns, without an object for each message.
 
-The bytes of a number stand 26 or 12 apart from those of the next message's, so they are
-gathered by copies with a stride, one for each byte of the number, and numbers are added to
-by adding very long ones: Python then runs a loop for each column, not for each message.
+Headers have a fixed size, so byte N of a field is read for all messages by one copy with a stride.
+A constant is added to a whole column by one addition of two very long integers. So Python runs a
+loop per column, not per message.
 """
 
 from __future__ import annotations
@@ -14,21 +14,21 @@ from sys import byteorder
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Columns:
-    """Many messages, a column for each value: what a DataFrame is made of.
+    """Many messages, with a column for each field, as for a DataFrame.
 
     Arrays are in the machine's byte order, ready for the buffer protocol. Bodies are not
-    copied: each lies in ``data`` from its place in ``body_starts()`` up to the next bound.
+    copied: each is in ``data``, from its value in ``body_starts()`` to the next bound.
     """
 
     data: bytes = field(repr=False)
     bounds: array[int]
-    """Where each message's frame begins in ``data``, and behind them where the last one ends."""
+    """Where each message's frame begins in ``data``, and finally where the last one ends."""
     body_offset: int
-    """How far from there its body begins, not counting ``exts``."""
+    """Where a body begins, relative to its frame and without the size of ``exts``."""
     timestamps: array[int]
     attempts: array[int]
     ids: bytes = field(repr=False)
-    """16 bytes for each message, one behind the other."""
+    """16 bytes for each message, concatenated."""
     offsets: array[int] | None = None
     sizes: array[int] | None = None
     exts: list[bytes | None] | None = field(default=None, repr=False)
@@ -56,10 +56,10 @@ class Columns:
 
 
 def gather(rows: bytes, row_size: int, at: int, width: int) -> bytes:
-    """Take the bytes ``at`` to ``at + width`` out of each row.
+    """Return the bytes ``at`` to ``at + width`` of each row.
 
-    By a strided copy for each of them: a few nanoseconds a row, where a slice of each
-    takes a hundred.
+    One copy with a stride for each byte takes a few nanoseconds per row; a slice of each row would
+    take a hundred.
     """
     column = bytearray(len(rows) // row_size * width)
     for i in range(width):
@@ -68,7 +68,7 @@ def gather(rows: bytes, row_size: int, at: int, width: int) -> bytes:
 
 
 def numbers(typecode: str, rows: bytes, row_size: int, at: int) -> array[int]:
-    """Take a big-endian number out of each row."""
+    """Return the big-endian number at this position of each row."""
     column: array[int] = array(typecode)
     column.frombytes(gather(rows, row_size, at, column.itemsize))
     if byteorder == "little":  # pragma: no branch
@@ -77,10 +77,10 @@ def numbers(typecode: str, rows: bytes, row_size: int, at: int) -> array[int]:
 
 
 def _add(column: array[int], amount: int) -> array[int]:
-    """Add the same to each number.
+    """Add ``amount`` to each number.
 
-    By one addition of two very long ones, a lane of it for each: no lane overflows into its
-    neighbour, as places in a buffer are below 2**31.
+    Both columns are added as very long integers. No number overflows into the next one, because
+    offsets in a buffer are below 2**31.
     """
     amounts = array(column.typecode, [amount]) * len(column)
     total = int.from_bytes(column.tobytes(), byteorder) + int.from_bytes(amounts, byteorder)

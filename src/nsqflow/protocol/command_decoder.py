@@ -1,28 +1,29 @@
-"""The server's side of the commands: bytes from a client become ``Command`` objects.
+"""Decodes commands on the server's side: from bytes to ``Command`` objects.
 
-Whatever is wrong raises a ``RemoteProtocolError`` with the code and the words of nsqd
-1.3.0 (``nsqd/protocol_v2.go``), as soon as nsqd would know: a body that is too big is
-refused when its size is read, not when all of it has arrived.
+An invalid command raises a ``RemoteProtocolError`` with the code and text of nsqd 1.3.0
+(``nsqd/protocol_v2.go``), as early as nsqd does: a body that is too large is refused when its size
+is read, not when all of it has arrived.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from itertools import count
 
 from nsqflow.errors import RemoteProtocolError
 from nsqflow.protocol import commands, publish
-from nsqflow.protocol.body_decoder import BatchBody, SingleBody
-from nsqflow.protocol.buffer import ReceiveBuffer
-from nsqflow.protocol.commands import MAX_INT32, Command, Subscription, is_valid_start
+from nsqflow.protocol.body_decoder import BatchBody, Limits, SingleBody
+from nsqflow.protocol.commands import MAX_INT32, Command, SubscribeMode, is_valid_start
 from nsqflow.protocol.dialect import Dialect
-from nsqflow.protocol.limits import Limits
+from nsqflow.protocol.frames import ReceiveBuffer
 from nsqflow.protocol.messages import ID_SIZE
 from nsqflow.protocol.names import is_valid_name
 
 _ANSWERS = (b"FIN ", b"REQ ", b"TOUCH ")
 
-# FIN after FIN. A classic id has no space and no end of a line in it, a redesigned one any byte.
+# Consecutive FINs. A classic id contains no space or newline, a redesigned one may contain any
+# byte.
 _FIN_SIZE = len(b"FIN ") + ID_SIZE + 1
 _CLASSIC_FINS = re.compile(rb"(?:FIN [^ \n]{15}[^ \r\n]\n)+")
 _REDESIGNED_FINS = re.compile(rb"(?:FIN [\s\S]{16}\n)+")
@@ -33,7 +34,7 @@ _GO_ESCAPES |= {ord('"'): r"\"", ord("\\"): r"\\"}
 
 
 class CommandDecoder:
-    """Turns received bytes into commands, wherever the network cut them."""
+    """Turns received bytes into commands, however the network has split them."""
 
     def __init__(
         self,
@@ -44,9 +45,9 @@ class CommandDecoder:
         self.buffer = ReceiveBuffer()
         self._redesigned = dialect is Dialect.REDESIGNED
         self._limits = limits or Limits()
-        # Asked once a command's word is read: False passes over it, an error ends all.
+        # Called with a command's name as soon as that is read: False skips the command.
         self._admit = admit
-        self._body: SingleBody | BatchBody | None = None  # announced by the line before it
+        self._body: SingleBody | BatchBody | None = None  # expected after the line that was read
         self._readers: dict[bytes, Callable[[list[bytes]], Command | None]] = {
             b"IDENTIFY": self._identify,
             b"AUTH": self._auth,
@@ -73,7 +74,7 @@ class CommandDecoder:
             self._readers[b"DPUB"] = self._dpub
 
     def next(self) -> Command | None:
-        """Return the next command that is complete."""
+        """Return the next complete command."""
         command = None
         while command is None and self.buffer.ready():
             if self._body is None:
@@ -85,7 +86,7 @@ class CommandDecoder:
         return command
 
     def next_fins(self) -> commands.Fins | None:
-        """Return the FIN that come next and are complete, all of them, if any do."""
+        """Return all complete FINs that come next, if there are any."""
         buffer = self.buffer
         if self._body is not None or not buffer.ready():
             return None
@@ -101,16 +102,16 @@ class CommandDecoder:
         )
 
     def check_end(self) -> None:
-        """Raise what nsqd says to a client that hangs up in the middle of a body."""
+        """Raise if the connection ended in the middle of a body."""
         if self._body is not None:
             raise self._body.cut(len(self.buffer))
 
-    # The line.
+    # Command lines
 
     def _line(self) -> list[bytes] | None:
         buffer = self.buffer
         skip = self._id_end(buffer.data, buffer.pos) if self._redesigned else 0
-        # A line that is too long nsqd answers by closing, without a word.
+        # nsqd closes the connection after a line that is too long, without an error.
         line = buffer.read_line(self._limits.max_line_size, skip)
         if line is None:
             return None
@@ -120,7 +121,7 @@ class CommandDecoder:
 
     @staticmethod
     def _id_end(data: bytes, pos: int) -> int:
-        # A redesigned id is binary: a newline or a space in it is part of it.
+        # A redesigned id is binary: it may contain newlines and spaces.
         for word in _ANSWERS:
             if data.startswith(word, pos):
                 return len(word) + ID_SIZE
@@ -138,12 +139,12 @@ class CommandDecoder:
         return reader(params)
 
     def _rdy(self, params: list[bytes]) -> Command:
-        most = self._limits.max_rdy_count
+        maximum = self._limits.max_rdy_count
         count = 1
         if len(params) > 1:
             count = _number(params[1], "RDY could not parse count")
-        if count > most:
-            raise RemoteProtocolError(f"RDY count {count} out of range 0-{most}", "E_INVALID")
+        if count > maximum:
+            raise RemoteProtocolError(f"RDY count {count} out of range 0-{maximum}", "E_INVALID")
         return commands.Rdy(count)
 
     def _req(self, params: list[bytes]) -> Command:
@@ -153,42 +154,42 @@ class CommandDecoder:
 
     def _sub(self, params: list[bytes]) -> Command:
         if len(params) < 3:
-            raise _too_few(params)
-        name = params[0].decode()
-        topic = self._name(params[1], "E_BAD_TOPIC", f"{name} topic name")
-        channel = self._name(params[2], "E_BAD_CHANNEL", f"{name} channel name")
+            raise _too_few("SUB")
+        topic = self._name(params[1], "E_BAD_TOPIC", "SUB topic name")
+        channel = self._name(params[2], "E_BAD_CHANNEL", "SUB channel name")
         if not self._redesigned:
             return commands.Sub(topic, channel)
-        kind = Subscription(name)
-        if kind is Subscription.ADVANCED and len(params) > 4 and params[4]:
+        kind = SubscribeMode(params[0].decode())
+        if kind is SubscribeMode.ADVANCED and len(params) > 4 and params[4]:
             start = params[4].decode("utf-8", "backslashreplace")
             if not is_valid_start(start):
-                raise RemoteProtocolError(f"{name} invalid start {start}", "E_INVALID")
-            # The server ignores the partition here, so a bad one is no error.
+                raise RemoteProtocolError(f"invalid consume offset:{start}", "E_INVALID")
+            # The server ignores the partition here, so an invalid one is not an error.
             return commands.Sub(topic, channel, _int32(params[3]), kind, start)
         return commands.Sub(topic, channel, self._partition(params, 3), kind)
 
     def _partition(self, params: list[bytes], at: int) -> int | None:
-        # One token too many and the server silently takes the node's default partition.
+        # With more parameters, the server silently uses the node's default partition.
         if not self._redesigned or len(params) != at + 1:
             return None
         text = params[at]
         partition = _int32(text.removeprefix(b"-"))
         if partition is None:
-            raise RemoteProtocolError(f"partition {_quoted(text)} is not valid", "E_BAD_PARTITION")
+            reason = f"strconv.Atoi: parsing {_quoted(text)}: invalid syntax"
+            raise RemoteProtocolError(f"topic partition is not valid: {reason}", "E_BAD_PARTITION")
         if not text.startswith(b"-"):
             return partition
         if partition > 1:
             raise RemoteProtocolError("", "E_TOPIC_NOT_EXIST")
-        return None if partition else 0  # -1 is any partition of this node
+        return None if partition else 0  # -1: any partition of this node
 
     def _topic(self, params: list[bytes]) -> str:
         if len(params) < 2:
-            raise _too_few(params)
+            raise _too_few("" if self._redesigned else params[0].decode())
         if self._redesigned and not is_valid_name(params[1].decode("utf-8", "replace")):
             raise RemoteProtocolError("", "E_TOPIC_NOT_EXIST")
         name = params[0].decode()
-        # nsqd says the code twice for MPUB; clients must take the first word alone.
+        # nsqd repeats the code for MPUB; for clients only the first word counts.
         twice = "E_BAD_TOPIC " if name == "MPUB" else ""
         return self._name(params[1], "E_BAD_TOPIC", f"{twice}{name} topic name")
 
@@ -199,7 +200,7 @@ class CommandDecoder:
             raise RemoteProtocolError(f"{what} {_quoted(raw)} is not valid", code)
         return name
 
-    # The commands that have a body: their readers say how to go on.
+    # Commands with a body: these set how it is read
 
     def _identify(self, params: list[bytes]) -> None:
         self._body = SingleBody("IDENTIFY", False, commands.Identify)
@@ -211,53 +212,55 @@ class CommandDecoder:
 
     def _pub(self, params: list[bytes]) -> None:
         topic, partition = self._topic(params), self._partition(params, 2)
-        self._body = SingleBody("PUB", True, lambda body: publish.Pub(topic, body, partition))
+        self._body = self._message("PUB", lambda body: publish.Pub(topic, body, partition))
 
     def _mpub(self, params: list[bytes]) -> None:
         topic, partition = self._topic(params), self._partition(params, 2)
-        self._body = BatchBody("MPUB", lambda items: publish.Mpub(topic, items, partition))
+        self._body = self._batch(lambda items: publish.Mpub(topic, items, partition))
 
     def _dpub(self, params: list[bytes]) -> None:
         if len(params) < 3:
-            raise _too_few(params)
+            raise _too_few("DPUB")
         topic = self._topic(params)
         delay = _number(params[2], "DPUB could not parse timeout")
-        most = self._limits.max_req_timeout_ms
-        if delay > most:
-            raise RemoteProtocolError(f"DPUB timeout {delay} out of range 0-{most}", "E_INVALID")
-        self._body = SingleBody("DPUB", True, lambda body: publish.Dpub(topic, delay, body))
+        maximum = self._limits.max_req_timeout_ms
+        if delay > maximum:
+            raise RemoteProtocolError(f"DPUB timeout {delay} out of range 0-{maximum}", "E_INVALID")
+        self._body = self._message("DPUB", lambda body: publish.Dpub(topic, delay, body))
 
     def _pub_trace(self, params: list[bytes]) -> None:
         topic, partition = self._topic(params), self._partition(params, 2)
-        self._body = SingleBody(
-            "PUB_TRACE",
-            True,
-            lambda data: publish.PubTrace(topic, *_split_trace(data), partition),
+        self._body = self._message(
+            "PUB_TRACE", lambda data: publish.PubTrace(topic, *_split_trace(data), partition)
         )
 
     def _mpub_trace(self, params: list[bytes]) -> None:
         topic, partition = self._topic(params), self._partition(params, 2)
-        self._body = BatchBody(
-            "MPUB_TRACE",
-            lambda items: publish.MpubTrace(topic, [*map(_split_trace, items)], partition),
+        self._body = self._batch(
+            lambda items: publish.MpubTrace(
+                topic, [_split_trace(*item) for item in zip(items, count())], partition
+            )
         )
 
     def _pub_ext(self, params: list[bytes]) -> None:
         topic, partition = self._topic(params), self._partition(params, 2)
-        # Headers that are no JSON, none at all included, are an error after which the
-        # connection goes on: the broker's to give.
-        self._body = SingleBody(
-            "PUB_EXT",
-            True,
-            lambda data: publish.PubExt(topic, *_split_ext(data), partition),
+        # Headers that are not JSON, or empty, are an error that does not close the connection; the
+        # broker sends it.
+        self._body = self._message(
+            "PUB_EXT", lambda data: publish.PubExt(topic, *_split_ext(data), partition)
         )
 
     def _mpub_ext(self, params: list[bytes]) -> None:
         topic, partition = self._topic(params), self._partition(params, 2)
-        self._body = BatchBody(
-            "MPUB_EXT",
-            lambda items: publish.MpubExt(topic, [*map(_split_ext, items)], partition),
+        self._body = self._batch(
+            lambda items: publish.MpubExt(topic, [*map(_split_ext, items)], partition)
         )
+
+    def _message(self, name: str, build: Callable[[bytes], Command]) -> SingleBody:
+        return SingleBody(name, True, build, self._redesigned)
+
+    def _batch(self, build: Callable[[list[bytes]], Command]) -> BatchBody:
+        return BatchBody("MPUB", build, self._redesigned)
 
 
 def _id(params: list[bytes]) -> bytes:
@@ -269,13 +272,12 @@ def _id(params: list[bytes]) -> bytes:
     return params[1]
 
 
-def _too_few(params: list[bytes]) -> RemoteProtocolError:
-    text = f"{params[0].decode()} insufficient number of parameters"
-    return RemoteProtocolError(text, "E_INVALID")
+def _too_few(name: str) -> RemoteProtocolError:
+    return RemoteProtocolError(f"{name} insufficient number of parameters".lstrip(), "E_INVALID")
 
 
 def _number(text: bytes, complaint: str) -> int:
-    # nsqd takes no digits at all for 0, and lets longer numbers overflow.
+    # nsqd reads an empty number as 0, and lets long ones overflow.
     if not text:
         return 0
     if not text.isdigit() or len(text) > 19:
@@ -290,19 +292,26 @@ def _int32(text: bytes) -> int | None:
     return number if number <= MAX_INT32 else None
 
 
-def _split_trace(data: bytes) -> tuple[int, bytes]:
-    if len(data) <= 8:
-        raise RemoteProtocolError("no message behind the trace id", "E_BAD_BODY")
+def _split_trace(data: bytes, number: int | None = None) -> tuple[int, bytes]:
+    size = len(data)
+    if size <= 8 and number is None:
+        raise RemoteProtocolError(f"invalid body size {size} with trace id enabled", "E_BAD_BODY")
+    if size <= 8:
+        raise RemoteProtocolError(
+            f"MPUB invalid message({number}) body size {size} for tracing", "E_BAD_MESSAGE"
+        )
     return int.from_bytes(data[:8], "big"), data[8:]
 
 
 def _split_ext(data: bytes) -> tuple[bytes, bytes]:
     length = int.from_bytes(data[:2], "big")
     if len(data) <= 2 + length:
-        raise RemoteProtocolError("no message behind the headers", "E_BAD_BODY")
+        raise RemoteProtocolError(
+            f"invalid body size {len(data)} in ext json header content length", "E_BAD_BODY"
+        )
     return data[2 : 2 + length], data[2 + length :]
 
 
 def _quoted(raw: bytes) -> str:
-    """Quote a name as Go's %q does, as far as bytes outside ASCII are not concerned."""
+    """Quote a name as Go's %q does, except for bytes outside ASCII."""
     return '"' + raw.decode("latin-1").translate(_GO_ESCAPES) + '"'

@@ -1,9 +1,8 @@
-"""Snappy and deflate, as streams of bytes on a connection.
+"""Snappy and deflate compression of a connection.
 
-Both sides are bounded: a decompressor gives out at most a ``WINDOW`` of bytes at a time
-and keeps the rest of its input until it is asked again, so that a few bytes which
-expand to gigabytes cost time, not memory. What stands before a broken place is given out,
-down to the last byte; then reading raises.
+A decompressor returns about ``WINDOW`` bytes at a time and keeps the rest of its input for later
+calls, so that a few bytes that expand to gigabytes take time, but no memory. If the input is
+damaged, everything before the damage is returned first; then reading raises.
 
 Snappy is the framing format: chunks of ``| type: uint8 | length: uint24 little-endian |``,
 the first of them the stream identifier. cramjam decodes whole chunks only, so they are
@@ -13,33 +12,16 @@ cut here; it checks their checksums. Deflate is raw, without a zlib header.
 from __future__ import annotations
 
 import zlib
-from typing import Any, Protocol
+from typing import Any
 
 from nsqflow.errors import RemoteProtocolError
-from nsqflow.protocol.buffer import ReceiveBuffer
+from nsqflow.protocol.frames import ReceiveBuffer
 
 WINDOW = 256 * 1024
 
 _STREAM_IDENTIFIER = b"\xff\x06\x00\x00sNaPpY"
-_MAX_CHUNK = 65536  # uncompressed bytes, says the format
+_MAX_CHUNK = 65536  # uncompressed bytes, by the format's specification
 _MAX_COMPRESSED = 32 + _MAX_CHUNK + _MAX_CHUNK // 6  # snappy::MaxCompressedLength
-
-
-class Compressor(Protocol):
-    """The sending half."""
-
-    def compress(self, data: bytes) -> bytes:
-        """Return what goes onto the wire, complete: the peer can read all of ``data``."""
-
-
-class Decompressor(Protocol):
-    """The receiving half."""
-
-    def feed(self, data: bytes) -> None:
-        """Take what the wire gave."""
-
-    def read(self) -> bytes:
-        """Return some of what it says; nothing once more input is needed."""
 
 
 class DeflateCompressor:
@@ -49,7 +31,7 @@ class DeflateCompressor:
         self._stream = zlib.compressobj(level, zlib.DEFLATED, -zlib.MAX_WBITS)
 
     def compress(self, data: bytes) -> bytes:
-        """Return what goes onto the wire."""
+        """Return the bytes to send."""
         return self._stream.compress(data) + self._stream.flush(zlib.Z_SYNC_FLUSH)
 
 
@@ -59,27 +41,27 @@ class DeflateDecompressor:
     def __init__(self) -> None:
         self._stream = zlib.decompressobj(-zlib.MAX_WBITS)
         self._input = b""
-        self._more = False  # the stream may hold output that did not fit the window
-        self._broken = ""  # why, once what stands before the broken place was given out
+        self._more = False  # the stream may hold output that did not fit into the window
+        self._broken = ""  # why, once everything before the damage was returned
 
     def feed(self, data: bytes) -> None:
-        """Take what the wire gave."""
+        """Add compressed bytes."""
         self._input += data
 
     def read(self) -> bytes:
-        """Return some of what it says; nothing once more input is needed."""
+        """Return some decompressed bytes; none once more input is needed."""
         if not self._input and not self._more:
             return b""
         data = b"" if self._broken else self._decompress()
         if not data and self._stream.eof:
-            # No peer ends its stream; what follows could be anything.
+            # Peers never end their stream; what follows could be anything.
             raise RemoteProtocolError("deflate stream has ended")
         if not data and self._broken:
-            raise RemoteProtocolError(f"deflate stream is broken: {self._broken}")
+            raise RemoteProtocolError(f"deflate stream is damaged: {self._broken}")
         return data
 
     def _decompress(self) -> bytes:
-        before = self._stream.copy()  # zlib gives nothing out once it has met an error
+        before = self._stream.copy()  # zlib returns nothing after an error
         try:
             data = self._stream.decompress(self._input, WINDOW)
         except zlib.error as error:
@@ -90,7 +72,7 @@ class DeflateDecompressor:
         return data
 
     def _salvage(self, before: Any) -> bytes:
-        """Return what the longest stretch of input without the error says."""
+        """Return the output of the longest input that decodes without the error."""
         good, bad = 0, len(self._input)
         while bad - good > 1:
             middle = (good + bad) // 2
@@ -113,11 +95,11 @@ class SnappyCompressor:
         self._begun = False
 
     def compress(self, data: bytes) -> bytes:
-        """Return what goes onto the wire."""
+        """Return the bytes to send."""
         chunks = bytes(self._compress(data))
         if self._begun:
             return chunks[len(_STREAM_IDENTIFIER) :]
-        self._begun = bool(chunks)  # nothing becomes nothing, not even the identifier
+        self._begun = bool(chunks)  # no input: no output, not even the identifier
         return chunks
 
 
@@ -130,20 +112,20 @@ class SnappyDecompressor:
         self._decode = snappy.decompress
         self._error: type[Exception] = DecompressionError
         self._buffer = ReceiveBuffer()
-        self._skip = 0  # bytes of a chunk to be passed over that have not arrived yet
-        self._identifier = b""  # put before each piece once the stream has shown its own
-        self._broken = ""  # why, once what stands before the broken chunk was given out
+        self._skip = 0  # bytes of a skipped chunk that have not arrived yet
+        self._identifier = b""  # put before each piece after the stream's own identifier was read
+        self._broken = ""  # why, once everything before the damaged chunk was returned
 
     def feed(self, data: bytes) -> None:
-        """Take what the wire gave."""
+        """Add compressed bytes."""
         self._buffer.feed(data)
 
     def read(self) -> bytes:
-        """Return some of what it says; nothing once more input is needed."""
+        """Return some decompressed bytes; none once more input is needed."""
         data = b""
-        while not data:  # a stream identifier says nothing
+        while not data:  # a stream identifier has no content
             if self._broken:
-                raise RemoteProtocolError(f"snappy stream is broken: {self._broken}")
+                raise RemoteProtocolError(f"snappy stream is damaged: {self._broken}")
             chunks = self._chunks()
             if not chunks and not self._broken:
                 break
@@ -159,9 +141,9 @@ class SnappyDecompressor:
         return data
 
     def _salvage(self, chunks: list[bytes]) -> bytes:
-        """Return what the chunks before the broken one say."""
+        """Return the output of the chunks before the damaged one."""
         data = b""
-        for chunk in chunks:  # pragma: no branch (one of them is the broken one)
+        for chunk in chunks:  # pragma: no branch (one of them is damaged)
             try:
                 data += self._decompress(chunk)
             except self._error as error:
@@ -170,16 +152,16 @@ class SnappyDecompressor:
         return data
 
     def _chunks(self) -> list[bytes]:
-        """Return chunks that hold about a window of bytes, as far as they have arrived."""
+        """Return complete chunks, up to about a window of output."""
         chunks: list[bytes] = []
-        room = WINDOW
-        while room > 0 and (chunk := self._chunk()) is not None:
+        left = WINDOW
+        while left > 0 and (chunk := self._chunk()) is not None:
             chunks.append(chunk)
-            room -= _expansion(chunk)
+            left -= _expansion(chunk)
         return chunks
 
     def _chunk(self) -> bytes | None:
-        """Return the next chunk that matters, whole, or ask for more."""
+        """Return the next complete chunk, without padding; None if more input is needed."""
         buffer = self._buffer
         while buffer.ready():
             if self._skip:
@@ -190,19 +172,19 @@ class SnappyDecompressor:
                 break
             kind, *rest = header.to_bytes(4, "big", signed=True)
             length = int.from_bytes(rest, "little")
-            if 0x80 <= kind <= 0xFE:  # padding, and what is reserved to be passed over
+            if 0x80 <= kind <= 0xFE:  # padding and reserved types, which are skipped
                 buffer.take(4)
                 self._skip = length
                 continue
             if length > 4 + _MAX_COMPRESSED:
-                self._broken = f"chunk of {length} bytes; {4 + _MAX_COMPRESSED} are allowed"
+                self._broken = f"chunk of {length} bytes: must be at most {4 + _MAX_COMPRESSED}"
                 return None
             return buffer.read(4 + length)
         return None
 
 
 def _expansion(chunk: bytes) -> int:
-    """Tell how many bytes a chunk says it holds; cramjam holds it to at most 65536."""
+    """Return the uncompressed size that a chunk announces; cramjam limits it to 65536."""
     if chunk[0] != 0 or len(chunk) < 11:
         return len(chunk)
     # A compressed chunk: header, checksum, then the size as a varint of up to three bytes.
@@ -213,3 +195,7 @@ def _expansion(chunk: bytes) -> int:
             break
         shift += 7
     return min(size, _MAX_CHUNK)
+
+
+Compressor = DeflateCompressor | SnappyCompressor
+Decompressor = DeflateDecompressor | SnappyDecompressor

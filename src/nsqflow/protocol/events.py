@@ -1,6 +1,6 @@
-"""What a ``ClientSession`` reports: frozen, and nothing in them to be parsed again.
+"""The events of a ``ClientSession``.
 
-The messages' own event is ``messages.MessageBatch``: all that arrived in a row.
+The event for messages is ``messages.MessageBatch``: all that arrived consecutively.
 """
 
 from __future__ import annotations
@@ -14,10 +14,9 @@ from nsqflow.protocol.messages import MessageBatch, Receipt
 
 @dataclass(frozen=True, slots=True)
 class StartTls:
-    """Begin the TLS handshake now, then call ``tls_started()`` and go on with clear text.
+    """Do the TLS handshake now, then call ``tls_started()`` and continue with decrypted data.
 
-    Send what ``data_to_send()`` holds first. ``pending`` arrived already and belongs to
-    the handshake.
+    Send ``data_to_send()`` first. ``pending`` has already arrived and belongs to the handshake.
     """
 
     pending: bytes = field(default=b"", repr=False)
@@ -25,12 +24,12 @@ class StartTls:
 
 @dataclass(frozen=True, slots=True)
 class TlsStarted:
-    """The server's first word inside TLS was read."""
+    """The server's first response inside TLS was read."""
 
 
 @dataclass(frozen=True, slots=True)
 class CompressionStarted:
-    """The server's first compressed word was read; all from here on is compressed."""
+    """The server's first compressed response was read; everything after it is compressed."""
 
     method: str
     """``snappy`` or ``deflate``."""
@@ -38,14 +37,14 @@ class CompressionStarted:
 
 @dataclass(frozen=True, slots=True)
 class CompressionRefused:
-    """The server does not compress this way; the connection goes on without."""
+    """The server does not grant this compression; the connection continues without it."""
 
     method: str
 
 
 @dataclass(frozen=True, slots=True)
 class Connected:
-    """Negotiation is over: publish, subscribe, or authenticate if the server asks for it."""
+    """Negotiation is complete; some servers require AUTH next."""
 
     reply: IdentifyReply
 
@@ -59,36 +58,36 @@ class Authenticated:
 
 @dataclass(frozen=True, slots=True)
 class Subscribed:
-    """SUB was accepted; messages come once RDY is above 0."""
+    """SUB was accepted; messages arrive once RDY is above 0."""
 
 
 @dataclass(frozen=True, slots=True)
 class Published:
-    """The oldest publish that was unanswered is stored."""
+    """The oldest unanswered publish is stored."""
 
     receipt: Receipt | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Heartbeat:
-    """The server asked for a sign of life; the session has answered."""
+    """The server sent a heartbeat; the session has answered it."""
 
 
 @dataclass(frozen=True, slots=True)
 class CloseWait:
-    """CLS was accepted, and every FIN, REQ and TOUCH sent before it was dealt with.
+    """CLS was accepted; the server has processed every FIN, REQ and TOUCH sent before it.
 
-    Of messages at most those follow that were on their way already.
+    Only messages that the server had already sent may follow.
     """
 
 
 @dataclass(frozen=True, slots=True)
 class AnswerFailed:
-    """FIN, REQ or TOUCH came too late or for a message of somebody else; all else goes on."""
+    """A FIN, REQ or TOUCH failed: it was too late, or for another client's message."""
 
     command: str
     id: bytes | None
-    """None where the server's words name none."""
+    """None if the server's text does not contain it."""
     error: ServerError
 
 
@@ -98,9 +97,9 @@ class CommandFailed:
 
     error: ServerError
     command: str | None
-    """The command it answers: the oldest that was unanswered, if there was any."""
+    """The command it answers: the oldest unanswered one, if there is any."""
     closes: bool
-    """The server closes the connection; what else was unanswered stays so."""
+    """Whether the server closes the connection; other commands are never answered then."""
 
 
 Event = (

@@ -1,14 +1,14 @@
-"""IDENTIFY: who the client is, what it asks for, and what the server grants.
+"""IDENTIFY: the client's identity and options, and what the server grants.
 
-Both are JSON objects. Times are milliseconds here, as on the wire. A field that is None
-is not sent, and the server's own default holds.
+Both are JSON objects. Times are milliseconds here, as on the wire. A field that is None is not
+sent; the server then uses its default.
 """
 
 from __future__ import annotations
 
 import json
 from dataclasses import dataclass, fields
-from reprlib import repr as shorten  # bounded in depth too: a peer's JSON may be very deep
+from reprlib import repr as shorten  # limits the depth too: a peer's JSON may be deeply nested
 from typing import Any
 
 from nsqflow.errors import LocalProtocolError, RemoteProtocolError
@@ -19,14 +19,14 @@ _REDESIGNED_FIELDS = ("desired_tag", "extend_support", "ext_filter")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class IdentifyRequest:
-    """What a client says of itself and asks for."""
+    """A client's identity and the options it requests."""
 
     client_id: str = ""
     hostname: str = ""
     user_agent: str = ""
     feature_negotiation: bool = True
     heartbeat_interval: int | None = None
-    """-1: none, but then SUB is refused."""
+    """-1: no heartbeats, but then SUB is refused."""
     output_buffer_size: int | None = None
     """-1: no buffer."""
     output_buffer_timeout: int | None = None
@@ -45,23 +45,23 @@ class IdentifyRequest:
     """Redesigned: deliver only messages whose headers match."""
 
     def encode(self, dialect: Dialect = Dialect.CLASSIC) -> bytes:
-        """Return the JSON that IDENTIFY carries."""
+        """Return the JSON body of IDENTIFY."""
         if self.snappy and self.deflate:
-            raise LocalProtocolError("snappy and deflate can't be had together")
+            raise LocalProtocolError("snappy and deflate cannot be used together")
         values = {f.name: getattr(self, f.name) for f in fields(self)}
         if dialect is Dialect.CLASSIC:
             for name in _REDESIGNED_FIELDS:
                 if values.pop(name) is not None:
-                    raise LocalProtocolError(f"{name} is for the redesigned NSQ alone")
-        # The first servers knew the two by other names; later ones pass over these.
+                    raise LocalProtocolError(f"{name} is only for the redesigned NSQ")
+        # The first servers used these names for the two; later ones ignore them.
         values |= {"short_id": self.client_id, "long_id": self.hostname}
         return encode_json({name: v for name, v in values.items() if v is not None})
 
     @staticmethod
     def decode(body: bytes, dialect: Dialect = Dialect.CLASSIC) -> IdentifyRequest:
-        """Read what a client sent; names that the server does not know are passed over."""
+        """Decode a client's request; unknown names are ignored."""
         try:
-            # Go takes null for an object without keys, and does not mind capitals in keys.
+            # Go reads null as an object without keys, and ignores the case of keys.
             values = {} if body.strip() == b"null" else decode_object(body, "IDENTIFY")
             values = {key.lower(): value for key, value in values.items()}
             if dialect is Dialect.CLASSIC:
@@ -69,8 +69,8 @@ class IdentifyRequest:
             known = read_fields(IdentifyRequest, values, "IDENTIFY")
         except RemoteProtocolError:
             raise RemoteProtocolError("IDENTIFY failed to decode JSON body", "E_BAD_BODY") from None
-        known.setdefault("feature_negotiation", False)  # what is not said is not asked for
-        # Before client_id and hostname there were these.
+        known.setdefault("feature_negotiation", False)  # missing features are not requested
+        # The names before client_id and hostname.
         known.setdefault("client_id", _text(values.get("short_id")))
         known.setdefault("hostname", _text(values.get("long_id")))
         return IdentifyRequest(**known)
@@ -78,7 +78,7 @@ class IdentifyRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class IdentifyReply:
-    """What a server grants, with the documented values for what an old one leaves out."""
+    """What a server grants, with the documented defaults for fields that old servers omit."""
 
     max_rdy_count: int = 2500
     version: str = ""
@@ -101,14 +101,14 @@ class IdentifyReply:
         return dialect_of_version(self.version)
 
     def unasked(self, request: IdentifyRequest) -> str | None:
-        """Name a feature that is granted here and was not asked for."""
+        """Return the name of a feature that is granted but was not requested, if there is one."""
         for feature in ("tls_v1", "snappy", "deflate"):
             if getattr(self, feature) and not getattr(request, feature):
                 return feature
         return None
 
     def encode(self) -> bytes:
-        """Return the JSON that a server answers with."""
+        """Return the server's reply as JSON."""
         values = {f.name: getattr(self, f.name) for f in fields(self)}
         if self.desired_tag is None:
             del values["desired_tag"]
@@ -116,7 +116,7 @@ class IdentifyReply:
 
     @staticmethod
     def decode(data: bytes) -> IdentifyReply:
-        """Read the answer; ``OK`` alone means a server that negotiates nothing."""
+        """Decode the reply; ``OK`` comes from a server that does not negotiate."""
         if data == b"OK":
             return IdentifyReply()
         values = decode_object(data, "answer to IDENTIFY")
@@ -125,19 +125,19 @@ class IdentifyReply:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AuthReply:
-    """Whom the server takes the client for."""
+    """The client as the server identified it."""
 
     identity: str = ""
     identity_url: str = ""
     permission_count: int = 0
 
     def encode(self) -> bytes:
-        """Return the JSON that a server answers with."""
+        """Return the server's reply as JSON."""
         return encode_json({f.name: getattr(self, f.name) for f in fields(self)})
 
     @staticmethod
     def decode(data: bytes) -> AuthReply:
-        """Read the answer to AUTH."""
+        """Decode the reply to AUTH."""
         values = decode_object(data, "answer to AUTH")
         return AuthReply(**read_fields(AuthReply, values, "answer to AUTH"))
 
@@ -159,14 +159,14 @@ def decode_object(data: bytes, what: str) -> dict[str, Any]:
 
 
 def read_fields(cls: type[Any], values: dict[str, Any], what: str) -> dict[str, Any]:
-    """Pick the values that ``cls`` has; null counts as missing, a wrong type is an error."""
+    """Return the fields of ``cls``; null counts as missing, a wrong type is an error."""
     known: dict[str, Any] = {}
     for f in fields(cls):
         value = values.get(f.name)
         if value is None:
             continue
         expected = _TYPES[str(f.type).removesuffix(" | None")]
-        # bool is an int to Python, not to JSON.
+        # In Python a bool is an int, in JSON it is not.
         if type(value) is not expected:
             raise RemoteProtocolError(
                 f"{what} has {f.name} {shorten(value)}; expected {expected.__name__}"

@@ -1,9 +1,8 @@
-"""What nsqlookupd answers over HTTP: where a topic is, and who leads its partitions.
+"""Parses nsqlookupd's answers over HTTP: the nodes of a topic, and the leaders of its partitions.
 
-An answer is the bare object (since 1.0), or lies in ``{"status_code", "status_txt",
-"data"}`` (before, and from a redesigned nsqlookupd that is not asked for version 1.0).
-Any of its parts may be null or missing. Some errors are answers all the same: a topic that
-nobody knows has no nodes.
+An answer is the object itself (since 1.0), or it is inside ``{"status_code", "status_txt",
+"data"}`` (before 1.0, and from a redesigned nsqlookupd that was not asked for version 1.0). Any
+part may be null or missing. Some errors count as answers: an unknown topic has no nodes.
 """
 
 from __future__ import annotations
@@ -11,19 +10,22 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from reprlib import repr as shorten  # bounded in depth too: a peer's JSON may be very deep
+from reprlib import repr as shorten  # limits the depth too: a peer's JSON may be deeply nested
 from typing import Any, TypeVar
 
+from nsqflow.address import join_address
 from nsqflow.errors import DiscoveryError
 from nsqflow.protocol.dialect import Dialect
 
 T = TypeVar("T")
 
 ACCEPT_V1 = "application/vnd.nsq; version=1.0"
-"""The Accept header that makes a redesigned nsqlookupd answer with honest status codes."""
+"""The Accept header that makes a redesigned nsqlookupd answer with proper status codes."""
 
-# "Key not found" is the redesigned one's; with status 500 in its old envelope.
+# "Key not found" comes from the redesigned one, with status 500 in its old envelope.
 _NOT_FOUND = ("TOPIC_NOT_FOUND", "Key not found")
+_LACKS_CHANNEL = "Topic has no channel"
+_NO_CHANNEL: dict[str, Any] = {}  # stands for that answer
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,16 +42,21 @@ class Node:
 
     @property
     def address(self) -> str:
-        """``host:port``: what is connected to, and what tells nodes apart.
+        """``host:port``: the address to connect to, which identifies a node.
 
-        (Not their ``id`` or ``remote_address``: each nsqlookupd gives them its own.)
+        (Its ``id`` and ``remote_address`` differ between nsqlookupd.)
         """
         return join_address(self.broadcast_address, self.tcp_port)
+
+    @property
+    def http_address(self) -> str:
+        """``host:port`` of its HTTP API."""
+        return join_address(self.broadcast_address, self.http_port)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicMeta:
-    """How a topic of the redesigned NSQ is set up."""
+    """The settings of a topic of the redesigned NSQ."""
 
     partition_num: int = 0
     replica: int = 0
@@ -66,13 +73,15 @@ class LookupAnswer:
     producers: tuple[Node, ...] = ()
     channels: tuple[str, ...] = ()
     partitions: Mapping[int, Node] = field(default_factory=dict)
-    """Redesigned: the node that leads each partition that can be reached now."""
+    """Redesigned: the leader of each partition that currently has one."""
     meta: TopicMeta | None = None
+    lacks_channel: bool = False
+    """Redesigned: nsqlookupd lists no node for publishing, because the topic has no channel."""
 
     @property
     def dialect(self) -> Dialect | None:
-        """What the topic's nodes speak; None: nothing here tells, ask again later."""
-        if self.partitions:
+        """The dialect of the topic's nodes; None: unknown, ask again later."""
+        if self.partitions or self.lacks_channel:
             return Dialect.REDESIGNED
         return Dialect.CLASSIC if self.producers else None
 
@@ -86,13 +95,8 @@ class LookupdNode:
     leader: bool = False
 
 
-def join_address(host: str, port: int) -> str:
-    """Write ``host:port``, an IPv6 address in brackets."""
-    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
-
-
 def parse_lookup(status: int, body: bytes) -> LookupAnswer:
-    """Read the answer to ``/lookup`` (or ``/nodes``); raise ``DiscoveryError``."""
+    """Parse the answer to ``/lookup`` or ``/nodes``; raise ``DiscoveryError`` if it is invalid."""
     data = _data(status, body)
     nodes: dict[str, Any] = _expect(data.get("partitions") or {}, dict, "partitions")
     return LookupAnswer(
@@ -100,14 +104,14 @@ def parse_lookup(status: int, body: bytes) -> LookupAnswer:
         channels=tuple(_expect(name, str, "a channel") for name in _list(data, "channels")),
         partitions={_number(number, "partition"): _node(node) for number, node in nodes.items()},
         meta=_meta(data["meta"]) if data.get("meta") else None,
+        lacks_channel=data is _NO_CHANNEL,
     )
 
 
 def parse_listlookup(status: int, body: bytes) -> tuple[LookupdNode, ...] | None:
-    """Read the answer to ``/listlookup``: all nsqlookupd of the cluster.
+    """Parse the answer to ``/listlookup``: all nsqlookupd of the cluster.
 
-    None is a classic nsqlookupd, which has no such thing; an empty one runs without a
-    cluster.
+    None: a classic nsqlookupd, which has no such path. Empty: it runs without a cluster.
     """
     if status == 404:
         return None
@@ -115,14 +119,14 @@ def parse_listlookup(status: int, body: bytes) -> tuple[LookupdNode, ...] | None
         return ()
     data = _data(status, body)
     leader = data.get("lookupdleader") or {}
-    # While none is elected, the leader is an object whose values are all empty.
+    # Before the election, the leader is an object with empty values.
     leads = _lookupd(leader) if _text(_expect(leader, dict, "lookupdleader"), "NodeIP") else ""
     addresses = map(_lookupd, _list(data, "lookupdnodes"))
     return tuple(LookupdNode(address=each, leader=each == leads) for each in addresses)
 
 
 def _data(status: int, body: bytes) -> dict[str, Any]:
-    """Take the answer out of its envelope, if it has one."""
+    """Return the answer, without its envelope if it has one."""
     try:
         answer = json.loads(body)
     except (ValueError, RecursionError):
@@ -132,6 +136,8 @@ def _data(status: int, body: bytes) -> dict[str, Any]:
     if status != 200 or answer.get("status_code", 200) != 200:
         if text in _NOT_FOUND:
             return {}
+        if text.startswith(_LACKS_CHANNEL):
+            return _NO_CHANNEL
         raise DiscoveryError(f"status {status}: {text[:200] or body[:100]!r}")
     if "status_code" in answer:
         return _expect(answer.get("data") or {}, dict, "data")
@@ -164,10 +170,10 @@ def _meta(value: Any) -> TopicMeta:
 
 
 def _lookupd(value: Any) -> str:
-    _expect(value, dict, "a nsqlookupd")
+    _expect(value, dict, "an nsqlookupd")
     host = _text(value, "NodeIP")
     if not host:
-        raise DiscoveryError(f"a nsqlookupd without NodeIP: {shorten(value)}")
+        raise DiscoveryError(f"an nsqlookupd without NodeIP: {shorten(value)}")
     return join_address(host, _number(value.get("HttpPort"), "HttpPort", 1))
 
 
@@ -177,17 +183,19 @@ def _list(data: dict[str, Any], name: str) -> list[Any]:
 
 def _text(data: dict[str, Any], name: str) -> str:
     text = _expect(data.get(name) or "", str, name)
-    if not text.isprintable():  # as half a surrogate pair is not: no socket would take it
+    if not text.isprintable():  # a lone surrogate is not encodable: no socket accepts it
         raise DiscoveryError(f"{name} is {shorten(text)}; expected text")
     return text
 
 
-def _number(value: Any, what: str, least: int = 0) -> int:
-    """Read a small number; /listlookup writes its ports as strings."""
+def _number(value: Any, what: str, minimum: int = 0) -> int:
+    """Return a port or another small number; /listlookup writes ports as strings."""
     if isinstance(value, str) and value.isascii() and value.isdecimal() and len(value) < 6:
         value = int(value)
-    if type(value) is not int or not least <= value <= 65535:
-        raise DiscoveryError(f"{what} is {shorten(value)}; expected a number from {least} to 65535")
+    if type(value) is not int or not minimum <= value <= 65535:
+        raise DiscoveryError(
+            f"{what} is {shorten(value)}; expected a number from {minimum} to 65535"
+        )
     return value
 
 

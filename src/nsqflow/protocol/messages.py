@@ -1,14 +1,14 @@
-"""Messages: what a frame of type 2 holds.
+"""Messages, which are in frames of type 2, and their answers.
 
     | timestamp: int64 ns | attempts: uint16 | id: 16 bytes |    always
     | version: uint8 [| length: uint16 | headers |]              redesigned, extended topics
     | offset: uint64 | size: uint32 |                            redesigned, ordered, advanced
     | body |
 
-Nothing in the frame tells which of the middle parts are there: it follows from the
-subscription, so the reader must know its ``Layout``. A version of 0 has no length and no
-headers. In the redesigned dialect the id is two numbers, internal id and trace id; to the
-protocol it is 16 raw bytes in both, and may hold a newline, a space, any byte.
+The frame does not say which of the middle parts are present: that depends on the subscription, so
+the reader must know its ``Layout``. With version 0 there is no length and there are no headers. In
+the redesigned dialect the id is two numbers, internal id and trace id; in both dialects the
+protocol treats it as 16 raw bytes, which may include newlines and spaces.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from array import array
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from itertools import pairwise
+from operator import index
 from struct import Struct
 from struct import error as struct_error
 from typing import Any, NamedTuple, Protocol, TypeVar, overload
@@ -39,6 +40,7 @@ _EXT = FRAME_HEADER_SIZE + _HEADER_SIZE  # where a frame's optional parts begin
 _POSITION_SIZE = _POSITION.size  # 12
 
 M = TypeVar("M")
+MAX_MILLISECONDS = (2**63 - 1) // 10**6  # nsqd converts to nanoseconds, which may overflow
 
 
 class Layout(NamedTuple):
@@ -60,36 +62,35 @@ PLAIN = Layout()
 
 @dataclass(slots=True)
 class Message:
-    """One message as it stood on the wire.
+    """One message as received.
 
-    (Not frozen: setting the fields of a frozen dataclass takes as long as all the rest of
-    the decoding.)
+    (Not frozen: setting the fields of a frozen dataclass would double the time of decoding.)
     """
 
     timestamp: int
-    """When nsqd took it, in nanoseconds since 1970."""
+    """When nsqd received it, in nanoseconds since 1970."""
     attempts: int
-    """How often it was delivered, this time included."""
+    """The number of deliveries, including this one."""
     id: bytes
     """16 raw bytes."""
     body: bytes = field(repr=False)
     ext_version: int | None = None
-    """The kind of ``ext``; 0 says that an extended topic's message has none."""
+    """The kind of ``ext``; 0: a message of an extended topic without headers."""
     ext: bytes | None = field(default=None, repr=False)
-    """The extended block; JSON where ``ext_version`` is ``JSON_HEADERS``."""
+    """The extended block; JSON if ``ext_version`` is ``JSON_HEADERS``."""
     offset: int | None = None
-    """Where it stands in nsqd's disk queue."""
+    """Its offset in nsqd's disk queue."""
     size: int | None = None
-    """How many bytes it takes there."""
+    """Its size there, in bytes."""
 
     @property
     def internal_id(self) -> int:
-        """The redesigned NSQ's own id: ascending within a partition."""
+        """The redesigned NSQ's id: ascending within a partition."""
         return int.from_bytes(self.id[:8], "big")
 
     @property
     def trace_id(self) -> int:
-        """The redesigned NSQ's trace id; 0 where the message is not traced."""
+        """The redesigned NSQ's trace id; 0 if the message is not traced."""
         return int.from_bytes(self.id[8:], "big")
 
 
@@ -119,7 +120,7 @@ class Receipt(NamedTuple):
 
 
 def read_header(header: bytes) -> tuple[int, int, bytes]:
-    """Return timestamp, attempts and id of the 26 bytes that each message begins with."""
+    """Return timestamp, attempts and id from the 26-byte header of a message."""
     timestamp, attempts, id = _HEADER.unpack(header)
     return timestamp, attempts, id
 
@@ -130,12 +131,12 @@ def message_id(internal_id: int, trace_id: int) -> bytes:
         return _ID.pack(internal_id, trace_id)
     except struct_error:
         raise LocalProtocolError(
-            f"message id of {internal_id} and {trace_id}; 0 to {2**64 - 1} are allowed"
+            f"message id of {internal_id} and {trace_id}: must be 0 to {2**64 - 1}"
         ) from None
 
 
-class Deliverable(Protocol):
-    """What every message has, whichever class it is of."""
+class MessageLike(Protocol):
+    """The fields that any class of messages has."""
 
     timestamp: int
     attempts: int
@@ -143,10 +144,10 @@ class Deliverable(Protocol):
     body: bytes
 
 
-def encode_plain_messages(messages: Iterable[Deliverable]) -> bytes:
-    """Encode frames of type 2 in the plain layout; what does not fit raises ``struct.error``.
+def encode_plain_messages(messages: Iterable[MessageLike]) -> bytes:
+    """Encode frames of type 2 in the plain layout; raise ``struct.error`` for values out of range.
 
-    A broker's way: the ids are its own, and have the right length.
+    For a broker, whose own ids have the right length.
     """
     parts: list[bytes] = []
     add, pack = parts.append, _PLAIN_FRAME.pack
@@ -162,9 +163,9 @@ def encode_messages(messages: Iterable[Message], layout: Layout = PLAIN) -> byte
     parts: list[bytes] = []
     pack, frame = _HEADER.pack, FRAME_HEADER.pack
     for message in messages:
-        if len(message.id) != ID_SIZE:  # struct would cut it, or fill it up
+        if len(message.id) != ID_SIZE:  # struct would truncate or pad it
             raise LocalProtocolError(
-                f"message id {message.id!r} of {len(message.id)} bytes; it has {ID_SIZE}"
+                f"message id {message.id!r} of {len(message.id)} bytes: must have {ID_SIZE}"
             )
         try:
             header = pack(message.timestamp, message.attempts, message.id)
@@ -196,21 +197,21 @@ def _misfit(message: Message, error: Exception) -> LocalProtocolError:
 
 @dataclass(frozen=True, slots=True)
 class MessageBatch:
-    """All the messages that arrived in a row; an event of ``ClientSession``.
+    """All messages that arrived consecutively; an event of ``ClientSession``.
 
-    It only knows where they stand: ask for ``messages()``, or, where many are treated as
-    one, for ``columns()``. It keeps the bytes they arrived in alive; messages do not.
+    It only has their positions: use ``messages()``, or ``columns()`` to handle many at once. It
+    keeps the received bytes in memory; messages do not.
     """
 
     data: bytes = field(repr=False)
     bounds: list[int] = field(repr=False)
-    """Where each message's frame begins in ``data``, and behind them where the last one ends."""
+    """Where each message's frame begins in ``data``, and finally where the last one ends."""
     headers: list[bytes] = field(repr=False)
-    """The first 26 bytes of each message."""
+    """The 26-byte header of each message."""
     layout: Layout = PLAIN
 
     def __post_init__(self) -> None:
-        # What a fixed layout needs, FrameDecoder.min_message_size has assured.
+        # For a layout of fixed size, FrameDecoder.min_message_size has ensured this.
         if self.layout.extended:
             self._check_ext()
 
@@ -226,8 +227,8 @@ class MessageBatch:
     def messages(self, factory: Callable[..., Any] = Message) -> list[Any]:
         """Return an object for each message.
 
-        ``factory`` is called with the values of ``Message``'s fields, in their order; with
-        the first four alone where the layout has no more.
+        ``factory`` is called with the values of ``Message``'s fields, in their order; only with the
+        first four if the layout has no others.
         """
         data = self.data
         places, values = pairwise(self.bounds), map(_HEADER.unpack, self.headers)
@@ -241,20 +242,32 @@ class MessageBatch:
             for (start, end), header, body in zip(places, values, self._bodies(), strict=True)
         ]
 
-    def apart(self, factory: Callable[[bytes, bytes], M]) -> list[M]:
+    def build(self, factory: Callable[[bytes, bytes], M]) -> list[M]:
         """Return ``factory(header, body)`` for each message of a plain layout.
 
-        For objects that read their header only when somebody asks what is in it.
+        For classes that parse the header only when it is needed.
         """
         data = self.data
         pairs = zip(pairwise(self.bounds), self.headers, strict=True)
         return [factory(header, data[start + 34 : end]) for (start, end), header in pairs]
 
+    def build_extended(self, factory: Callable[..., M]) -> list[M]:
+        """Return ``factory(header, body, ext_version, ext, offset, size)`` for each message.
+
+        What the layout does not have is None.
+        """
+        data = self.data
+        triples = zip(pairwise(self.bounds), self.headers, self._bodies(), strict=True)
+        return [
+            factory(header, data[body:end], *self._middle(start, body))
+            for (start, end), header, body in triples
+        ]
+
     @property
     def most_attempts(self) -> int:
-        """The largest ``attempts`` among them, without looking at each."""
+        """The highest ``attempts`` among them, without parsing each."""
         headers = b"".join(self.headers)
-        if not any(headers[8::_HEADER_SIZE]):  # of two bytes the upper one
+        if not any(headers[8::_HEADER_SIZE]):  # the upper of two bytes
             return max(headers[9::_HEADER_SIZE])
         return max(numbers("H", headers, _HEADER_SIZE, 8))
 
@@ -286,7 +299,7 @@ class MessageBatch:
         )
 
     def _bodies(self) -> list[int]:
-        """Return where in ``data`` each message's body begins."""
+        """Return where each body begins in ``data``."""
         size = FRAME_HEADER_SIZE + self.layout.min_size
         starts = self.bounds[:-1]
         if not self.layout.extended:
@@ -303,8 +316,8 @@ class MessageBatch:
     def _check_ext(self) -> None:
         size = FRAME_HEADER_SIZE + self.layout.min_size
         for start, end in pairwise(self.bounds):
-            room = end - start - size
-            if self.data[start + _EXT] and (room < 2 or room < self._ext_size(start)):
+            left = end - start - size
+            if self.data[start + _EXT] and (left < 2 or left < self._ext_size(start)):
                 raise RemoteProtocolError(
                     f"message of {end - start - FRAME_HEADER_SIZE} bytes ends within its "
                     "extended headers"
@@ -321,3 +334,55 @@ class MessageBatch:
             version = self.data[start + _EXT]
             ext = self.data[start + _EXT + 3 : ext_end] if version else None
         return version, ext, offset, size
+
+
+# Answers to many messages, each built by one join
+
+
+def encode_fins(ids: Iterable[bytes]) -> bytes:
+    """Encode a FIN for each id, in one piece."""
+    return _answers(b"FIN ", ids, b"\n")
+
+
+def encode_reqs(ids: Iterable[bytes], delay_ms: int = 0) -> bytes:
+    """Encode a REQ for each id, all with the same delay, in one piece."""
+    return _answers(b"REQ ", ids, f" {milliseconds('delay', delay_ms)}\n".encode())
+
+
+def encode_touches(ids: Iterable[bytes]) -> bytes:
+    """Encode a TOUCH for each id, in one piece."""
+    return _answers(b"TOUCH ", ids, b"\n")
+
+
+def encode_packed_fins(ids: bytes, *, last_first: bool = False) -> bytes:
+    """Encode a FIN for each 16 bytes of ``ids``, as ``Columns.ids`` has them.
+
+    With ``last_first`` the last one is finished first. For many messages that is less work for
+    nsqd, which keeps messages in flight in a heap with the oldest on top.
+    """
+    count, rest = divmod(len(ids), ID_SIZE)
+    if rest:
+        raise LocalProtocolError(f"{len(ids)} bytes of ids: each must have {ID_SIZE}")
+    block = bytearray(b"FIN 0123456789abcdef\n" * count)
+    order = -1 if last_first else 1
+    for i in range(ID_SIZE):
+        block[4 + i :: 21] = ids[i::ID_SIZE][::order]
+    return bytes(block)
+
+
+def _answers(head: bytes, ids: Iterable[bytes], tail: bytes) -> bytes:
+    ids = ids if isinstance(ids, list | tuple) else list(ids)
+    if not ids:
+        return b""
+    if set(map(len, ids)) != {ID_SIZE}:
+        bad = next(id for id in ids if len(id) != ID_SIZE)
+        # The server closes the connection if the length is different.
+        raise LocalProtocolError(f"message id {bad!r} of {len(bad)} bytes: must have {ID_SIZE}")
+    return head + (tail + head).join(ids) + tail
+
+
+def milliseconds(what: str, value: int) -> str:
+    """Return a delay as a parameter."""
+    if not 0 <= value <= MAX_MILLISECONDS:
+        raise LocalProtocolError(f"{what} of {value} ms: must be 0 to {MAX_MILLISECONDS}")
+    return str(index(value))

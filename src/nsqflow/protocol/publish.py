@@ -6,27 +6,22 @@ r"""Commands that publish.
     PUB_EXT topic [partition]\n     | size: int32 | length: uint16 | headers | body |
     MPUB topic [partition]\n        | size: int32 | count: int32 | (size: int32 | body)* |
 
-MPUB_TRACE and MPUB_EXT are MPUB with such bodies. DPUB is the classic NSQ's alone;
-partitions, _TRACE and _EXT are the redesigned one's.
+MPUB_TRACE and MPUB_EXT are MPUB with such bodies. Only the classic NSQ has DPUB; only the
+redesigned one has partitions, _TRACE and _EXT.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 from operator import index
 from struct import Struct
 
 from nsqflow.errors import LocalProtocolError
-from nsqflow.protocol.commands import (
-    MAX_INT32,
-    Command,
-    milliseconds,
-    partition_word,
-    whole,
-    with_body,
-)
+from nsqflow.protocol.commands import MAX_INT32, Command, partition_word
 from nsqflow.protocol.dialect import Dialect
+from nsqflow.protocol.messages import milliseconds
 from nsqflow.protocol.names import check_topic
 
 _INT32 = Struct(">i")
@@ -36,13 +31,18 @@ _UINT16 = Struct(">H")
 
 @dataclass(frozen=True, slots=True)
 class Publish(Command):
-    """What the publishing commands share: a topic and, redesigned, a partition of it."""
+    """Base class of the publishing commands: a topic and, if redesigned, a partition."""
 
     answered = True
     topic: str
 
-    def _line(self, *params: str) -> bytes:
-        return " ".join((self.name, check_topic(self.topic), *params)).encode() + b"\n"
+    @property
+    def dialect(self) -> Dialect | None:
+        """The only dialect that has this command with these values; None: both do."""
+        return self.only if getattr(self, "partition", None) is None else Dialect.REDESIGNED
+
+    def _line(self) -> bytes:
+        return _encode_line(self.name, self.topic, getattr(self, "partition", None))
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +56,7 @@ class Pub(Publish):
     def encode(self) -> bytes:
         """Return the bytes."""
         _check_body(self.body)
-        return with_body(self._line(*_partitions(self.partition)), self.body)
+        return _with_body(self._line(), self.body)
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,12 +70,12 @@ class Mpub(Publish):
     def encode(self) -> bytes:
         """Return the bytes."""
         _check_bodies(self.bodies)
-        return _with_many(self._line(*_partitions(self.partition)), self.bodies)
+        return _with_many(self._line(), self.bodies)
 
 
 @dataclass(frozen=True, slots=True)
 class Dpub(Publish):
-    """Publish one message that is delivered no earlier than after a delay (classic)."""
+    """Publish one message that is delivered after a delay (classic)."""
 
     name = "DPUB"
     only = Dialect.CLASSIC
@@ -85,12 +85,13 @@ class Dpub(Publish):
     def encode(self) -> bytes:
         """Return the bytes."""
         _check_body(self.body)
-        return with_body(self._line(milliseconds("delay", self.delay_ms)), self.body)
+        delay = milliseconds("delay", self.delay_ms)
+        return _with_body(f"DPUB {check_topic(self.topic)} {delay}\n".encode(), self.body)
 
 
 @dataclass(frozen=True, slots=True)
 class PubTrace(Publish):
-    """Publish one message under a trace id; answered with a ``Receipt``."""
+    """Publish one message with a trace id; answered with a ``Receipt``."""
 
     name = "PUB_TRACE"
     only = Dialect.REDESIGNED
@@ -101,8 +102,8 @@ class PubTrace(Publish):
     def encode(self) -> bytes:
         """Return the bytes."""
         _check_body(self.body)
-        line = self._line(*_partitions(self.partition))
-        return with_body(line, _trace(self.trace_id), self.body)
+        line = self._line()
+        return _with_body(line, _trace(self.trace_id), self.body)
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,7 +120,7 @@ class MpubTrace(Publish):
         """Return the bytes."""
         _check_bodies([body for _, body in self.messages])
         items = [_trace(trace_id) + body for trace_id, body in self.messages]
-        return _with_many(self._line(*_partitions(self.partition)), items)
+        return _with_many(self._line(), items)
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,7 +138,7 @@ class PubExt(Publish):
         if not self.headers:
             raise LocalProtocolError("PUB_EXT without headers; an empty set of them is b'{}'")
         _check_body(self.body)
-        return with_body(self._line(*_partitions(self.partition)), _ext(self.headers), self.body)
+        return _with_body(self._line(), _ext(self.headers), self.body)
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,7 +155,13 @@ class MpubExt(Publish):
         """Return the bytes."""
         _check_bodies([body for _, body in self.messages])
         items = [_ext(headers) + body for headers, body in self.messages]
-        return _with_many(self._line(*_partitions(self.partition)), items)
+        return _with_many(self._line(), items)
+
+
+@lru_cache(maxsize=1024, typed=True)
+def _encode_line(name: str, topic: str, partition: int | None) -> bytes:
+    words = (name, check_topic(topic), *([] if partition is None else [partition_word(partition)]))
+    return " ".join(words).encode() + b"\n"
 
 
 def _check_body(body: bytes) -> None:
@@ -163,7 +170,7 @@ def _check_body(body: bytes) -> None:
 
 
 class Bodies(list[bytes]):
-    """Bodies of a batch, measured once: a large one is looked at often before it is sent."""
+    """The bodies of a batch, with their sizes computed once: a batch is checked several times."""
 
     __slots__ = ("alike", "sizes", "total")
 
@@ -175,12 +182,12 @@ class Bodies(list[bytes]):
 
     @property
     def smallest(self) -> int:
-        """The size of the smallest, of at least one."""
+        """The size of the smallest body; there must be at least one."""
         return self.sizes[0] if self.alike else min(self.sizes)
 
     @property
     def largest(self) -> int:
-        """The size of the largest, of at least one."""
+        """The size of the largest body; there must be at least one."""
         return self.sizes[0] if self.alike else max(self.sizes)
 
 
@@ -198,10 +205,10 @@ def _with_many(line: bytes, items: Sequence[bytes]) -> bytes:
     sizes = items.sizes
     size = 4 + 4 * len(items) + items.total
     if size > MAX_INT32:
-        raise LocalProtocolError(f"batch of {size} bytes; at most {MAX_INT32} are allowed")
+        raise LocalProtocolError(f"batch of {size} bytes: must be at most {MAX_INT32}")
     pack = _INT32.pack
     head = line + pack(size) + pack(len(items))
-    if items.alike:  # one join does it
+    if items.alike:  # one join for all
         prefix = pack(sizes[0])
         data = prefix.join((head, *items))
     else:
@@ -209,20 +216,35 @@ def _with_many(line: bytes, items: Sequence[bytes]) -> bytes:
         pieces[1::2] = map(pack, sizes)
         pieces[2::2] = items
         data = b"".join(pieces)
-    return whole(data, len(line) + 4 + size)
+    return _whole(data, len(line) + 4 + size)
+
+
+def _with_body(line: bytes, *pieces: bytes) -> bytes:
+    """Return a command, built with one copy: its line, the size of its body, its body."""
+    size = sum(map(len, pieces))
+    if not 1 <= size <= MAX_INT32:
+        raise LocalProtocolError(f"body of {size} bytes: must be 1 to {MAX_INT32}")
+    return _whole(b"".join((line, _INT32.pack(size), *pieces)), len(line) + 4 + size)
+
+
+def _whole(data: bytes, size: int) -> bytes:
+    """Return ``data``; raise if its size is not ``size``.
+
+    The ``len()`` of a memoryview of other items than bytes is not its size; the server would lose
+    track.
+    """
+    if len(data) != size:
+        raise LocalProtocolError(f"bodies of {len(data)} bytes that claim {size}; are they bytes?")
+    return data
 
 
 def _ext(headers: bytes) -> bytes:
     if len(headers) > 0xFFFF:
-        raise LocalProtocolError(f"headers of {len(headers)} bytes; at most {0xFFFF} are allowed")
+        raise LocalProtocolError(f"headers of {len(headers)} bytes: must be at most {0xFFFF}")
     return _UINT16.pack(len(headers)) + headers
 
 
 def _trace(trace_id: int) -> bytes:
     if not 0 <= trace_id < 2**64:
-        raise LocalProtocolError(f"trace id {trace_id}; 0 to {2**64 - 1} are allowed")
+        raise LocalProtocolError(f"trace id {trace_id}: must be 0 to {2**64 - 1}")
     return _UINT64.pack(index(trace_id))
-
-
-def _partitions(partition: int | None) -> tuple[str, ...]:
-    return () if partition is None else (partition_word(partition),)

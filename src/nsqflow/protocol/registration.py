@@ -1,13 +1,13 @@
-r"""The ``  V1`` protocol: how an nsqd tells nsqlookupd what it has.
+r"""The ``  V1`` protocol: how an nsqd registers its topics with nsqlookupd.
 
     "  V1"                                        once
-    IDENTIFY\n | size: int32 | JSON |             who I am
-    REGISTER topic [channel]\n                    I have this
-    UNREGISTER topic [channel]\n                  I no longer have this
-    PING\n                                        I am alive; nsqd sends it every 15 seconds
+    IDENTIFY\n | size: int32 | JSON |             its addresses
+    REGISTER topic [channel]\n                    it has this
+    UNREGISTER topic [channel]\n                  it no longer has this
+    PING\n                                        it is alive; nsqd sends it every 15 seconds
 
-Each is answered by ``| size: int32 | data |``, without a frame type: OK, the JSON of
-nsqlookupd's own addresses for IDENTIFY, or an error, which begins with its code.
+Each is answered by ``| size: int32 | data |``, without a frame type: OK, or for IDENTIFY
+nsqlookupd's addresses as JSON, or an error that begins with its code.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from struct import Struct
 from typing import ClassVar
 
 from nsqflow.errors import LocalProtocolError, RemoteProtocolError, ServerError
-from nsqflow.protocol.buffer import ReceiveBuffer
+from nsqflow.protocol.frames import ReceiveBuffer
 from nsqflow.protocol.identify import decode_object, encode_json, read_fields
 from nsqflow.protocol.names import check_channel, check_topic, is_valid_name
 from nsqflow.protocol.session import Session
 
 MAGIC_V1 = b"  V1"
-MAX_LINE_SIZE = 4096  # nsqlookupd itself has no bound
+MAX_LINE_SIZE = 4096  # nsqlookupd itself has no limit
 MAX_BODY_SIZE = 1024 * 1024
 
 _INT32 = Struct(">i")
@@ -32,7 +32,7 @@ _INT32 = Struct(">i")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Peer:
-    """The addresses of an nsqd, or in answer those of an nsqlookupd."""
+    """The addresses of an nsqd, or in the reply those of an nsqlookupd."""
 
     broadcast_address: str = ""
     tcp_port: int = 0
@@ -42,14 +42,14 @@ class Peer:
 
     @staticmethod
     def decode(data: bytes) -> Peer:
-        """Read the JSON of IDENTIFY, or of its answer; what is missing is empty or 0."""
+        """Decode the JSON of IDENTIFY or of its reply; missing values are empty or 0."""
         values = decode_object(data, "IDENTIFY")
         return Peer(**read_fields(Peer, values, "IDENTIFY"))
 
 
 @dataclass(frozen=True, slots=True)
 class PeerIdentify:
-    """Who the nsqd is."""
+    """The addresses of the nsqd."""
 
     name: ClassVar[str] = "IDENTIFY"
     peer: Peer
@@ -99,13 +99,13 @@ PeerCommand = PeerIdentify | Register | Unregister | Ping
 
 @dataclass(frozen=True, slots=True)
 class PeerReply:
-    """The answer to the oldest command that was unanswered."""
+    """The answer to the oldest unanswered command."""
 
     command: str
     peer: Peer | None = None
-    """nsqlookupd's own addresses, in answer to IDENTIFY; None from one that just says OK."""
+    """nsqlookupd's addresses, in the reply to IDENTIFY; None if it replied OK."""
     error: ServerError | None = None
-    """Why it was refused; nsqlookupd then closes the connection."""
+    """Why the command was refused; nsqlookupd then closes the connection."""
 
 
 class PeerSession(Session[PeerReply]):
@@ -130,7 +130,7 @@ class PeerSession(Session[PeerReply]):
     def _parse(self, events: list[PeerReply]) -> None:
         while (data := _read_sized(self._buffer)) is not None:
             if not self._unanswered:
-                raise RemoteProtocolError(f"answer {data[:100]!r} to no command")
+                raise RemoteProtocolError(f"answer {data[:100]!r} without a command")
             events.append(_reply(self._unanswered.popleft(), data))
 
     def _end(self, error: RemoteProtocolError | ServerError) -> None:
@@ -144,7 +144,7 @@ class LookupSession(Session[PeerCommand]):
         super().__init__(ReceiveBuffer())
         self._greeted = False
         self._identified = False
-        self._in_identify = False  # its line is read, its body is not
+        self._in_identify = False  # its line was read, its body was not
 
     # Public methods
 
@@ -225,12 +225,12 @@ def _reply(command: str, data: bytes) -> PeerReply:
 
 
 def _read_sized(buffer: ReceiveBuffer, code: str = "") -> bytes | None:
-    """Consume a size and as many bytes, once they are here."""
+    """Consume a size and that many bytes; None until they have arrived."""
     size = buffer.peek_int32() if buffer.ready() else None
     if size is None:
         return None
     if not 0 <= size <= MAX_BODY_SIZE:
-        raise RemoteProtocolError(f"body of {size} bytes; 0 to {MAX_BODY_SIZE} are allowed", code)
+        raise RemoteProtocolError(f"body of {size} bytes: must be 0 to {MAX_BODY_SIZE}", code)
     return buffer.read(size, skip=4)
 
 

@@ -1,11 +1,9 @@
-"""The server's side of a connection, without the connection.
+"""The server's side of a connection, without I/O.
 
-Its events are the client's commands, as objects. What a command may not do in the
-connection's state is refused here, in nsqd's words; whether a topic exists, a message is in
-flight, a client may do it, is the broker's to know.
-
-A command that breaks the protocol is answered with an error frame; ``events()`` then
-raises, and the driver sends what is left to send and closes.
+Its events are the client's commands, as objects. A command that is not allowed in the connection's
+state is refused here, with nsqd's text. The broker decides everything else: whether a topic exists,
+a message is in flight or a client is authorized. A command that breaks the protocol is answered
+with an error frame; ``events()`` then raises, and the caller sends what is left and closes.
 """
 
 from __future__ import annotations
@@ -14,6 +12,7 @@ from collections.abc import Iterable
 from enum import Enum
 
 from nsqflow.errors import LocalProtocolError, RemoteProtocolError, ServerError
+from nsqflow.protocol.body_decoder import Limits
 from nsqflow.protocol.command_decoder import CommandDecoder
 from nsqflow.protocol.commands import (
     MAGIC_V2,
@@ -29,11 +28,10 @@ from nsqflow.protocol.dialect import Dialect
 from nsqflow.protocol.events import StartTls
 from nsqflow.protocol.frames import CLOSE_WAIT, HEARTBEAT, OK, FrameType, encode_frame
 from nsqflow.protocol.identify import IdentifyReply, IdentifyRequest
-from nsqflow.protocol.limits import Limits
 from nsqflow.protocol.messages import (
     PLAIN,
-    Deliverable,
     Message,
+    MessageLike,
     Receipt,
     encode_messages,
     encode_plain_messages,
@@ -42,7 +40,7 @@ from nsqflow.protocol.session import Session
 
 
 class ServerState(Enum):
-    """Where a connection stands, as nsqd sees it."""
+    """The state of a connection, as nsqd sees it."""
 
     MAGIC = "magic"
     INIT = "init"
@@ -51,7 +49,7 @@ class ServerState(Enum):
     FAILED = "failed"
 
 
-# nsqd/protocol_v2.go: which states a command is taken in; the others in any.
+# nsqd/protocol_v2.go: the states in which a command is accepted; those not listed, in any state.
 _ALLOWED_STATES: dict[str, tuple[ServerState, ...]] = {
     "IDENTIFY": (ServerState.INIT,),
     "AUTH": (ServerState.INIT,),
@@ -81,23 +79,23 @@ class ServerSession(Session[Command | StartTls]):
         super().__init__(self._commands.buffer)
         self.dialect = dialect
         self.state = ServerState.MAGIC
-        self.identify = IdentifyRequest()  # what the client said of itself
+        self.identify = IdentifyRequest()  # the client's request
         self._reply = IdentifyReply()
         self._layout = PLAIN
         self._tls_needed = tls_required
-        self._gather_fins = gather_fins  # a row of FIN comes as one event
+        self._gather_fins = gather_fins  # consecutive FINs are one event
 
     # Public methods
 
     def accept_identify(self, reply: IdentifyReply) -> None:
-        """Answer IDENTIFY; begin TLS and compression where the reply grants them.
+        """Answer IDENTIFY; start TLS and compression if the reply grants them.
 
-        A ``StartTls`` among the next events asks for the handshake.
+        If one of the next events is ``StartTls``, the caller must do the handshake.
         """
         if not self._identifying:
-            raise LocalProtocolError("no IDENTIFY is to be answered")
+            raise LocalProtocolError("there is no IDENTIFY to answer")
         if unasked := reply.unasked(self.identify):
-            raise LocalProtocolError(f"{unasked} granted to a client that did not ask for it")
+            raise LocalProtocolError(f"{unasked} is granted to a client that did not request it")
         self._paused = False
         if not self.identify.feature_negotiation:
             self.send_response(OK)
@@ -110,7 +108,7 @@ class ServerSession(Session[Command | StartTls]):
             self._begin_compression()
 
     def send_response(self, data: bytes = OK) -> None:
-        """Queue an answer that says a command was done."""
+        """Queue the answer to a command that succeeded."""
         self._out.append(encode_frame(FrameType.RESPONSE, data))
 
     def send_receipt(self, receipt: Receipt) -> None:
@@ -122,19 +120,19 @@ class ServerSession(Session[Command | StartTls]):
         self.send_response(CLOSE_WAIT)
 
     def send_heartbeat(self) -> None:
-        """Queue a heartbeat; any command in return is a sign of life."""
+        """Queue a heartbeat; the client answers with any command."""
         self.send_response(HEARTBEAT)
 
     def send_error(self, code: str, text: str = "") -> None:
-        """Queue an error after which the connection goes on."""
-        # The redesigned server leaves the space where there is no text.
+        """Queue an error that does not close the connection."""
+        # The redesigned server sends the space even if there is no text.
         bare = f"{code} " if self.dialect is Dialect.REDESIGNED else code
         data = f"{code} {text}" if text else bare
         self._out.append(encode_frame(FrameType.ERROR, data.encode("utf-8", "replace")))
 
     def send_answer_failed(self, command: Fin | Req | Touch, reason: str) -> None:
-        """Queue the error for an answer to a message that is not in flight."""
-        # Each dialect writes the id in its own way, and classic nsqd as it is: as bytes.
+        """Queue the error for a FIN, REQ or TOUCH of a message that is not in flight."""
+        # The dialects write the id differently: classic nsqd as raw bytes.
         id = command.id
         if self.dialect is Dialect.REDESIGNED:
             id = f"[{' '.join(map(str, id))}]".encode()
@@ -146,19 +144,24 @@ class ServerSession(Session[Command | StartTls]):
         """Queue an error and read nothing more: send what is queued, then close."""
         self.send_error(code, text)
         self.state = ServerState.FAILED
-        self._last = None  # what came behind is of no account, be it right or wrong
+        self._last = None  # later input is ignored, valid or not
         self._stop()
 
     def send_messages(self, messages: Iterable[Message]) -> None:
-        """Queue messages, laid out as the client's subscription has them."""
+        """Queue messages, in the layout of the client's subscription."""
         self._check_subscribed()
         self._out.append(encode_messages(messages, self._layout))
 
-    def send_plain_messages(self, messages: Iterable[Deliverable]) -> int:
-        """Queue messages of the classic dialect, of any class; returns how many bytes they are."""
+    def send_plain_messages(self, messages: Iterable[MessageLike]) -> int:
+        """Queue messages of the classic dialect, of any class; return their size in bytes."""
         self._check_subscribed()
         self._out.append(data := encode_plain_messages(messages))
         return len(data)
+
+    def send_frames(self, frames: bytes) -> None:
+        """Queue messages that are encoded already, in the layout of this subscription."""
+        self._check_subscribed()
+        self._out.append(frames)
 
     # Private methods
 
@@ -168,7 +171,7 @@ class ServerSession(Session[Command | StartTls]):
 
     @property
     def _identifying(self) -> bool:
-        """IDENTIFY was read and not answered yet."""
+        """Whether IDENTIFY was read and not answered yet."""
         return self._paused and not self._awaiting_tls
 
     def _parse(self, events: list[Command | StartTls]) -> None:
@@ -189,21 +192,23 @@ class ServerSession(Session[Command | StartTls]):
         self._commands.check_end()
 
     def _admit(self, name: str) -> bool:
-        """Refuse, or for RDY after CLS pass over, what the state does not allow."""
+        """Raise if the state forbids the command; return False to skip it (RDY after CLS)."""
         if self._tls_needed and name != "IDENTIFY":
             raise RemoteProtocolError(f"cannot {name} in current state (TLS required)", "E_INVALID")
         if self.state not in _ALLOWED_STATES.get(name, (self.state,)):
+            name = "SUB" if name.startswith("SUB_") else name  # the server's wording
             raise RemoteProtocolError(f"cannot {name} in current state", "E_INVALID")
         if name.startswith("SUB") and self.identify.heartbeat_interval == -1:
             raise RemoteProtocolError("cannot SUB with heartbeats disabled", "E_INVALID")
         if name == "SUB_ORDERED" and self.identify.sample_rate:
-            raise RemoteProtocolError("cannot SUB_ORDERED with a sample rate", "E_INVALID")
+            text = "order consume is not allowed while sample rate is not 0"
+            raise RemoteProtocolError(text, "E_INVALID")
         return not (name == "RDY" and self.state is ServerState.CLOSING)
 
     def _advance(self, command: Command) -> None:
         if isinstance(command, Identify):
             self.identify = IdentifyRequest.decode(command.body, self.dialect)
-            # What follows may be TLS, or compressed: that is for the answer to say.
+            # What follows may be TLS or compressed, depending on the reply.
             self._paused = True
         elif isinstance(command, Sub):
             self.state = ServerState.SUBSCRIBED

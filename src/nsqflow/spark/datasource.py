@@ -1,4 +1,4 @@
-"""``format("nsq")``: what Spark asks for first."""
+"""``format("nsq")``: Spark's entry point, which creates readers and writers."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING
 
 from pyspark.sql.datasource import DataSource
 
+from nsqflow.errors import ConfigError
+from nsqflow.spark.internals import hide_traceback
 from nsqflow.spark.options import parse_batch, parse_stream
 
 if TYPE_CHECKING:
@@ -40,37 +42,46 @@ class NsqDataSource(DataSource):
 
     @classmethod
     def name(cls) -> str:
-        """The format's name."""
+        """Return the format's name."""
         return "nsq"
 
+    @hide_traceback()
     def schema(self) -> str:
-        """The columns of a read; wrong options show here first, when ``load()`` is called."""
-        # Whether it is a stream Spark does not tell; but what a table takes beside ``mode``, a
-        # stream takes too.
+        """Return the columns; ``load()`` calls this first, and so reports invalid options."""
+        # Spark does not say whether it is a stream; but a stream has all options of a table except
+        # ``mode``.
         parse = parse_batch if "mode" in self.options else parse_stream
         included = parse(self.options).include_metadata
         return f"body binary, {_METADATA}" if included else "body binary"
 
+    @hide_traceback()
     def reader(self, schema: StructType) -> DataSourceReader:
-        """A batch read."""
-        from nsqflow.spark.batch import NsqBatchReader
+        """Return the reader of a table."""
+        from nsqflow.spark.source.reader import NsqBatchReader
 
         return NsqBatchReader(parse_batch(self.options))
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802
-        """A streaming read."""
-        from nsqflow.spark.stream import NsqStreamReader
+        """Return the reader of a stream."""
+        from nsqflow.spark.source.reader import InvalidOptionsReader, NsqStreamReader
 
-        return NsqStreamReader(parse_stream(self.options))
+        try:
+            return NsqStreamReader(parse_stream(self.options))
+        except ConfigError as error:
+            # If this raised, Spark would report another error: it would try to stop a reader that
+            # does not exist.
+            return InvalidOptionsReader(error)
 
+    @hide_traceback()
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
-        """A batch write."""
-        from nsqflow.spark.sink import NsqWriter
+        """Return the writer of a table."""
+        from nsqflow.spark.sink.writer import NsqWriter
 
         return NsqWriter(schema, self.options, overwrite)
 
+    @hide_traceback()
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:  # noqa: N802
-        """A streaming write."""
-        from nsqflow.spark.sink import NsqStreamWriter
+        """Return the writer of a stream."""
+        from nsqflow.spark.sink.writer import NsqStreamWriter
 
         return NsqStreamWriter(schema, self.options)

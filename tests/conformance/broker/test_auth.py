@@ -33,7 +33,7 @@ def auth(secret: bytes) -> bytes:
 
 
 def welcome(permissions: int) -> Frame:
-    answer = {"identity": "somebody", "identity_url": "", "permission_count": permissions}
+    answer = {"identity": "a-user", "identity_url": "", "permission_count": permissions}
     return Frame(0, json.dumps(answer, separators=(",", ":")).encode())
 
 
@@ -49,7 +49,7 @@ AUTH: Table = {
     "IDENTIFY says that it is needed": (negotiate(), agreed(auth_required=True)),
     "a good secret": ALL,
     "a good secret after IDENTIFY": (identify(), OK, auth(b"all"), welcome(1)),
-    "a secret that nobody has": (
+    "an unknown secret": (
         MAGIC + auth(b"guess"),
         error("E_AUTH_FAILED AUTH failed"),
         CLOSED,
@@ -121,7 +121,7 @@ AUTH: Table = {
         CLOSED,
     ),
     "NOP without AUTH": (MAGIC + b"NOP\n",),
-    "all that is allowed to everybody who has AUTH": (
+    "all that is allowed with any secret": (
         *ALL,
         b"PUB {topic}\n" + sized(b"x"),
         OK,
@@ -193,11 +193,11 @@ NO_AUTH: Table = {
 
 
 @table(NO_AUTH)
-def test_auth_where_nobody_asks_for_it(nsqd: Nsqd, topic: str, dialogue: Dialogue) -> None:
+def test_auth_that_was_not_asked_for(nsqd: Nsqd, topic: str, dialogue: Dialogue) -> None:
     hold(nsqd, topic, dialogue)
 
 
-def test_nsqd_tells_the_auth_server_who_it_is_that_asks(
+def test_nsqd_identifies_the_client_to_the_auth_server(
     guarded_nsqd: Nsqd, auth_server: AuthServer
 ) -> None:
     with Client(guarded_nsqd, MAGIC + auth(b"s p&c=")) as client:
@@ -232,7 +232,7 @@ def test_a_permission_that_has_expired_is_asked_for_again(
         client.expect_end()
 
 
-def test_an_auth_server_that_is_away_lets_nobody_in(server_kind: Kind, tmp_path: Path) -> None:
+def test_without_the_auth_server_every_secret_is_refused(server_kind: Kind, tmp_path: Path) -> None:
     with AuthServer({}) as gone:
         pass
     with start_nsqd(

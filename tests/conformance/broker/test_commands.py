@@ -380,7 +380,9 @@ def test_answers(nsqd: Nsqd, topic: str, dialogue: Dialogue) -> None:
     hold(nsqd, topic, dialogue)
 
 
-def test_a_message_can_be_answered_only_by_whom_it_was_sent_to(nsqd: Nsqd, topic: str) -> None:
+def test_a_message_can_be_answered_only_by_the_client_it_was_sent_to(
+    nsqd: Nsqd, topic: str
+) -> None:
     with Client(nsqd, MAGIC) as owner, Client(nsqd, MAGIC) as other:
         other.publish(topic, b"mine")
         owner.subscribe(topic)

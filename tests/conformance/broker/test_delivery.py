@@ -1,4 +1,4 @@
-"""What becomes of messages between PUB and FIN: who gets them, when, and how often."""
+"""Messages between PUB and FIN: which client gets them, when, and how often."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def publish(nsqd: Nsqd, topic: str, *bodies: bytes) -> None:
         client.publish(topic, *bodies)
 
 
-# Who gets what.
+# Which client gets what.
 
 
 def test_messages_come_in_the_order_in_which_they_were_published(nsqd: Nsqd, topic: str) -> None:
@@ -195,7 +195,9 @@ def test_the_delay_begins_when_there_is_a_channel(nsqd: Nsqd, topic: str) -> Non
 # Timeouts.
 
 
-def test_a_message_without_an_answer_comes_again(hasty_nsqd: Nsqd, timely_topic: str) -> None:
+def test_a_message_without_an_answer_is_delivered_again(
+    hasty_nsqd: Nsqd, timely_topic: str
+) -> None:
     publish(hasty_nsqd, timely_topic, b"lost")
     with Client(hasty_nsqd, MAGIC) as client:
         client.subscribe(timely_topic)
@@ -233,7 +235,7 @@ def test_a_client_can_ask_for_a_timeout_of_its_own(hasty_nsqd: Nsqd, timely_topi
         assert time.monotonic() - before >= 1.0
 
 
-def test_touch_puts_the_timeout_off_but_not_for_ever(hasty_nsqd: Nsqd, timely_topic: str) -> None:
+def test_touch_extends_the_timeout_up_to_a_limit(hasty_nsqd: Nsqd, timely_topic: str) -> None:
     publish(hasty_nsqd, timely_topic, b"long")
     with Client(hasty_nsqd, MAGIC) as client:
         client.subscribe(timely_topic, ready=1)
@@ -277,7 +279,7 @@ def test_a_sample_is_about_as_large_as_it_should_be(nsqd: Nsqd, topic: str) -> N
         assert 150 < channel_of(nsqd, topic)["in_flight_count"] < 450
 
 
-def test_who_is_ready_for_one_message_gets_it_at_once(nsqd: Nsqd, topic: str) -> None:
+def test_a_client_with_rdy_1_gets_its_message_at_once(nsqd: Nsqd, topic: str) -> None:
     with Client(nsqd, identify(output_buffer_timeout=30000)) as client:
         client.expect(OK)
         client.subscribe(topic, ready=1)
@@ -429,17 +431,21 @@ def test_an_ephemeral_topic_stays_while_nothing_was_ever_subscribed(nsqd: Nsqd, 
     assert stats_of(nsqd, f"{topic}%23ephemeral")["depth"] == 1
 
 
-def test_the_clients_of_a_channel_are_told_of_as_they_are(nsqd: Nsqd, topic: str) -> None:
+def test_the_clients_of_a_channel_are_listed_with_their_state(nsqd: Nsqd, topic: str) -> None:
     identity = identify(client_id="me", hostname="here", user_agent="test/1", sample_rate=99)
     with Client(nsqd, identity) as client:
         client.expect(OK)
         client.subscribe(topic, ready=5)
         wait_until(lambda: channel_of(nsqd, topic)["clients"][0]["ready_count"] == 5)
         stats = channel_of(nsqd, topic)
-        [told] = stats["clients"]
-        assert (told["client_id"], told["hostname"], told["user_agent"]) == ("me", "here", "test/1")
-        assert (told["state"], told["sample_rate"], told["version"]) == (3, 99, "V2")
+        [entry] = stats["clients"]
+        assert (entry["client_id"], entry["hostname"], entry["user_agent"]) == (
+            "me",
+            "here",
+            "test/1",
+        )
+        assert (entry["state"], entry["sample_rate"], entry["version"]) == (3, 99, "V2")
         client.say(b"CLS\n")
         client.expect(response("CLOSE_WAIT"))
-        [told] = channel_of(nsqd, topic)["clients"]
-        assert (told["state"], told["ready_count"]) == (4, 0)
+        [entry] = channel_of(nsqd, topic)["clients"]
+        assert (entry["state"], entry["ready_count"]) == (4, 0)

@@ -63,7 +63,7 @@ CUT = {
 
 
 @table(CUT)
-def test_who_hangs_up_within_a_command_is_told_so(
+def test_a_client_that_closes_within_a_command_gets_an_error(
     nsqd: Nsqd, topic: str, dialogue: Dialogue
 ) -> None:
     hold(nsqd, topic, dialogue)
@@ -86,7 +86,7 @@ CUT_OF_LOOKUPD = {
 
 
 @table(CUT_OF_LOOKUPD)
-def test_nsqlookupd_too_tells_who_hangs_up_within_a_command(
+def test_nsqlookupd_answers_a_peer_that_closes_within_a_command(
     nsqlookupd: Nsqlookupd, topic: str, dialogue: Dialogue
 ) -> None:
     hold_with_lookupd(nsqlookupd, topic, dialogue)

@@ -58,7 +58,7 @@ ROUTES: dict[str, Question] = {
         Answer(405, b"", JSON, allow="GET, OPTIONS"),
     ),
     "OPTIONS": ("OPTIONS /ping", None, Answer(200, nsq_content_type=None, allow="GET, OPTIONS")),
-    "a path nobody knows": ("GET /nothing", None, NOT_FOUND),
+    "an unknown path": ("GET /nothing", None, NOT_FOUND),
     "no path": ("GET /", None, NOT_FOUND),
     "a path of the past": ("POST /put?topic={topic}", b"x", NOT_FOUND),
     "a path of nsqlookupd": ("GET /lookup?topic={topic}", None, NOT_FOUND),
@@ -392,8 +392,12 @@ def test_stats_have_all_that_tools_look_for(nsqd: Nsqd, topic: str) -> None:
         assert shape(stats) == STATS
         assert [shape(each) for each in producers] == [PRODUCER]
         assert producers[0]["pub_counts"] == [{"topic": topic, "count": 2}]
-        [told] = stats["topics"]
-        assert (told["topic_name"], told["message_count"], told["message_bytes"]) == (topic, 2, 8)
+        [entry] = stats["topics"]
+        assert (entry["topic_name"], entry["message_count"], entry["message_bytes"]) == (
+            topic,
+            2,
+            8,
+        )
         assert shape(ask(nsqd, f"{path}&include_mem=false").json()["topics"]) == [TOPIC]
         assert "memory" not in ask(nsqd, f"{path}&include_mem=false").json()
         assert "memory" not in ask(nsqd, f"{path}&include_mem=0").json()
@@ -426,7 +430,7 @@ def test_stats_of_one_topic_or_channel(nsqd: Nsqd, topic: str) -> None:
     assert everything == sorted(everything)
 
 
-def test_a_query_that_is_none_gets_no_stats(nsqd: Nsqd) -> None:
+def test_an_invalid_query_gets_no_stats(nsqd: Nsqd) -> None:
     assert ask(nsqd, "GET /stats?topic=%zz") == BAD_REQUEST
 
 
@@ -567,13 +571,13 @@ BAD_VALUE = refused(400, "INVALID_VALUE")
 BAD_OPTION = refused(400, "INVALID_OPTION")
 
 CHANGES: dict[str, Question] = {
-    "an option nobody knows": ("GET /config/mood", None, BAD_OPTION),
+    "an unknown option": ("GET /config/mood", None, BAD_OPTION),
     "an option by the name of its flag": ("GET /config/lookupd_tcp_address", None, BAD_OPTION),
-    "set an option nobody knows": ("PUT /config/mood", b"1", BAD_OPTION),
+    "set an unknown option": ("PUT /config/mood", b"1", BAD_OPTION),
     "set an option that stays": ("PUT /config/mem_queue_size", b"1", BAD_OPTION),
     "set nothing": ("PUT /config/log_level", b"", refused(413, "INVALID_VALUE")),
     "set too much": ("PUT /config/log_level", b"x" * 101, refused(413, "INVALID_VALUE")),
-    "set a level nobody knows": ("PUT /config/log_level", b"x" * 100, BAD_VALUE),
+    "set an unknown level": ("PUT /config/log_level", b"x" * 100, BAD_VALUE),
     "set addresses that are none": ("PUT /config/nsqlookupd_tcp_addresses", b"here", BAD_VALUE),
     "set an address alone": ("PUT /config/nsqlookupd_tcp_addresses", b'"127.0.0.1:1"', BAD_VALUE),
     "set no addresses": ("PUT /config/nsqlookupd_tcp_addresses", b"[]", Answer(200, b"[]", JSON)),

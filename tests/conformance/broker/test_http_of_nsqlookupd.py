@@ -1,4 +1,4 @@
-"""nsqlookupd over HTTP: every endpoint, and what it tells of those that have registered."""
+"""nsqlookupd over HTTP: every endpoint, and what it returns of registered nsqd."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ QUESTIONS: dict[str, Question] = {
     "ping": ("GET /ping", None, PONG),
     "POST instead of GET": ("POST /lookup?topic={topic}", None, ONLY_GET),
     "GET instead of POST": ("GET /topic/create?topic={topic}", None, ONLY_POST),
-    "a path nobody knows": ("GET /nothing", None, NOT_FOUND),
+    "an unknown path": ("GET /nothing", None, NOT_FOUND),
     "a path of the redesigned NSQ": ("GET /listlookup", None, NOT_FOUND),
     "a path of nsqd": ("POST /pub?topic={topic}", b"x", NOT_FOUND),
     "look up no topic": ("GET /lookup", None, MISSING_TOPIC),
@@ -113,7 +113,7 @@ def test_info(nsqlookupd: Nsqlookupd, version: str) -> None:
     assert ask(nsqlookupd, "GET /info").json() == {"version": version}
 
 
-def test_lookup_tells_channels_and_producers(
+def test_lookup_lists_channels_and_producers(
     nsqlookupd: Nsqlookupd, topic: str, peer: Registrant
 ) -> None:
     assert ask(nsqlookupd, f"GET /lookup?topic={topic}").json() == {
@@ -122,7 +122,7 @@ def test_lookup_tells_channels_and_producers(
     }
 
 
-def test_nodes_tell_the_topics_of_each(
+def test_nodes_lists_the_topics_of_each(
     nsqlookupd: Nsqlookupd, topic: str, peer: Registrant
 ) -> None:
     assert node_of(nsqlookupd, peer) == PEER | {
@@ -145,22 +145,22 @@ def test_topics_and_channels_are_listed(
     assert ask(nsqlookupd, f"GET /channels?topic={topic}none").json() == {"channels": []}
 
 
-def test_debug_tells_all_registrations(
+def test_debug_lists_all_registrations(
     nsqlookupd: Nsqlookupd, topic: str, peer: Registrant
 ) -> None:
     registrations = ask(nsqlookupd, "GET /debug").json()
     for key in (f"topic:{topic}:", f"channel:{topic}:ch", "client::"):
-        [told] = [each for each in registrations[key] if each["id"] == peer.address]
-        assert told.pop("last_update") > 1_600_000_000_000_000_000
-        assert told.pop("tombstoned_at") < 0  # the zero of Go's time, in nanoseconds
-        assert told == PEER | {"id": peer.address, "tombstoned": False}
+        [entry] = [each for each in registrations[key] if each["id"] == peer.address]
+        assert entry.pop("last_update") > 1_600_000_000_000_000_000
+        assert entry.pop("tombstoned_at") < 0  # the zero of Go's time, in nanoseconds
+        assert entry == PEER | {"id": peer.address, "tombstoned": False}
 
 
 def test_ping_is_noted(nsqlookupd: Nsqlookupd, peer: Registrant) -> None:
     def last_update() -> int:
         producers = ask(nsqlookupd, "GET /debug").json()["client::"]
-        [told] = [each for each in producers if each["id"] == peer.address]
-        updated: int = told["last_update"]
+        [entry] = [each for each in producers if each["id"] == peer.address]
+        updated: int = entry["last_update"]
         return updated
 
     before = last_update()
@@ -168,7 +168,9 @@ def test_ping_is_noted(nsqlookupd: Nsqlookupd, peer: Registrant) -> None:
     assert last_update() > before
 
 
-def test_who_goes_is_forgotten_but_its_topics_are_not(nsqlookupd: Nsqlookupd, topic: str) -> None:
+def test_an_nsqd_that_leaves_is_forgotten_but_its_topics_are_not(
+    nsqlookupd: Nsqlookupd, topic: str
+) -> None:
     with Registrant(nsqlookupd) as peer:
         peer.register(topic, "ch")
         peer.register(topic, "passing#ephemeral")
@@ -184,7 +186,7 @@ def test_a_topic_that_is_unregistered_takes_its_channels_along(
     peer.unregister(topic)
     assert producers_of(nsqlookupd, topic) == []
     registrations = ask(nsqlookupd, "GET /debug").json()
-    assert f"topic:{topic}:" not in registrations  # keys without producers are not told
+    assert f"topic:{topic}:" not in registrations  # keys without producers are left out
     assert f"channel:{topic}:ch" not in registrations
 
 
@@ -244,8 +246,8 @@ def test_a_tombstone_hides_a_producer_from_lookup_only(
     assert ask(nsqlookupd, f"{path}&node=10.0.0.1:4151") == DONE
     assert producers_of(nsqlookupd, topic) == []
     assert node_of(nsqlookupd, peer)["tombstones"] == [True]
-    [told] = ask(nsqlookupd, "GET /debug").json()[f"topic:{topic}:"]
-    assert told["tombstoned"] is True
+    [entry] = ask(nsqlookupd, "GET /debug").json()[f"topic:{topic}:"]
+    assert entry["tombstoned"] is True
 
 
 def test_a_tombstone_and_a_silent_producer_have_their_time(server_kind: Kind, topic: str) -> None:

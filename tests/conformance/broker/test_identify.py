@@ -39,7 +39,7 @@ ANSWER = {
 }
 
 
-def test_the_answer_to_identify_tells_what_was_agreed_upon(nsqd: Nsqd, version: str) -> None:
+def test_the_answer_to_identify_has_what_was_negotiated(nsqd: Nsqd, version: str) -> None:
     with Client(nsqd, negotiate()) as client:
         frame = client.hear()
         assert (frame.type, json.loads(frame.data)) == (0, ANSWER | {"version": version})
@@ -59,7 +59,7 @@ UNDECODABLE = "E_BAD_BODY IDENTIFY failed to decode JSON body"
 BODIES = {
     "nothing to negotiate": (identify(), OK),
     "no feature negotiation": (identify(feature_negotiation=False, snappy=True), OK),
-    "values nobody knows": (identify(short_id="x", long_id="y", mood=None), OK),
+    "unknown values": (identify(short_id="x", long_id="y", mood=None), OK),
     "the keys in capitals": (
         identify(HEARTBEAT_INTERVAL=-2),
         error("E_BAD_BODY IDENTIFY heartbeat interval (-2) is invalid"),
@@ -250,7 +250,7 @@ DEFAULT_LIMITS = {
 
 
 @table(DEFAULT_LIMITS)
-def test_limits_that_nobody_has_set(nsqd: Nsqd, topic: str, dialogue: Dialogue) -> None:
+def test_limits_that_were_not_set(nsqd: Nsqd, topic: str, dialogue: Dialogue) -> None:
     hold(nsqd, topic, dialogue)
 
 

@@ -8,7 +8,7 @@ import pytest
 from tests.fixtures.servers import Kind, Nsqd, Nsqlookupd, start_nsqd
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells what a process has loaded")
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux shows what a process has loaded")
 def test_only_ours_are_on_uvloop(server_kind: Kind, nsqd: Nsqd, nsqlookupd: Nsqlookupd) -> None:
     for server in (nsqd, nsqlookupd):
         loaded = Path(f"/proc/{server.process.pid}/maps").read_text()

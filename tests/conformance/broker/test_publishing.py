@@ -37,7 +37,7 @@ PUB = {
     "a message one byte too large": refused(
         b"PUB {topic}\n" + size(101), "E_BAD_MESSAGE PUB message too big 101 > 100"
     ),
-    "a message one byte too large that is sent all the same": refused(
+    "a message one byte too large that is sent anyway": refused(
         b"PUB {topic}\n" + sized(TOO_LARGE), "E_BAD_MESSAGE PUB message too big 101 > 100"
     ),
     "the largest size": refused(
@@ -280,7 +280,7 @@ def test_nothing_of_a_bad_mpub_is_stored(small_nsqd: Nsqd, topic: str, bad: byte
     assert stats_of(small_nsqd, topic)["message_count"] == 1
 
 
-def test_an_mpub_that_is_refused_for_its_body_has_made_its_topic_all_the_same(
+def test_an_mpub_that_is_refused_for_its_body_creates_its_topic_anyway(
     small_nsqd: Nsqd, topic: str
 ) -> None:
     hold(

@@ -65,7 +65,7 @@ COMMANDS: dict[str, Dialogue] = {
         agreed(),
     ),
     "IDENTIFY with parameters": (LOOKUP_MAGIC + b"IDENTIFY x\n" + introduce()[13:], agreed()),
-    "IDENTIFY with values nobody knows": (introduce(mood="good"), agreed()),
+    "IDENTIFY with unknown values": (introduce(mood="good"), agreed()),
     "IDENTIFY without a hostname": (introduce(hostname=""), agreed()),
     "IDENTIFY twice": (*KNOWN, b"IDENTIFY\n", Reply(b"E_INVALID cannot IDENTIFY again"), CLOSED),
     "IDENTIFY without JSON": refused(body(b"hello"), UNDECODABLE),
@@ -137,7 +137,7 @@ def test_nsqlookupd_answers(nsqlookupd: Nsqlookupd, topic: str, dialogue: Dialog
     hold_with_lookupd(nsqlookupd, topic, dialogue)
 
 
-def test_nsqlookupd_says_who_it_is(nsqlookupd: Nsqlookupd, version: str) -> None:
+def test_nsqlookupd_returns_its_addresses(nsqlookupd: Nsqlookupd, version: str) -> None:
     with Line(nsqlookupd) as line:
         line.say(introduce())
         answer = json.loads(line.take())

@@ -1,4 +1,4 @@
-"""What nsqlookupd learns from an nsqd that is told to end."""
+"""What nsqlookupd gets from an nsqd that is stopped."""
 
 from __future__ import annotations
 

@@ -211,7 +211,7 @@ def test_a_client_can_be_asked_for_its_certificate(
                 assert sock.recv(1) == b""
 
 
-def test_a_handshake_that_is_none_ends_the_connection(nsqd: Nsqd) -> None:
+def test_an_invalid_handshake_ends_the_connection(nsqd: Nsqd) -> None:
     with dial(nsqd, negotiate(tls_v1=True)) as sock:
         read_answer(sock)
         sock.sendall(b"NOP\n" * 10)

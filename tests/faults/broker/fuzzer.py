@@ -1,8 +1,8 @@
-"""A client that says whatever comes to its mind, from a process of its own.
+"""A client that sends random and invalid data, in a process of its own.
 
     python -m tests.faults.broker.fuzzer SEED NSQD HTTP COUNT
 
-It makes so many connections, and then prints how often it said what, as a line of JSON.
+It makes COUNT connections, and then prints how often it sent what, as a line of JSON.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, suppress
 
 MAGIC = b"  V2"
-PATIENCE = 0.1  # seconds to wait for an answer
+PATIENCE = 0.1  # seconds to wait for a response
 THREADS = 8
 SNAPPY = b"\xff\x06\0\0sNaPpY"
 
@@ -67,45 +67,45 @@ BOMB = zlib.compress(bytes(50_000_000), 9, -15)
 
 
 class Fuzzer:
-    """Makes nonsense, the same for the same seed."""
+    """Generates invalid data, the same for the same seed."""
 
     def __init__(self, seed: int) -> None:
         self._random = random.Random(seed)
 
     def noise(self) -> bytes:
-        """Bytes at random."""
+        """Return random bytes."""
         return self._random.randbytes(self._random.choice([1, 4, 50, 5_000, 100_000]))
 
-    def greeted_noise(self) -> bytes:
-        """Bytes at random, behind a magic that is right."""
+    def noise_after_magic(self) -> bytes:
+        """Return random bytes after a valid magic."""
         return MAGIC + self.noise()
 
     def mutated(self) -> bytes:
-        """Commands in which something is wrong, or out of place."""
+        """Return commands with random changes, or in the wrong order."""
         data = bytearray(b"".join(self._random.choices(VALID, k=self._random.randint(1, 6))))
         for _ in range(self._random.randint(0, 4)):
             self._mutate(data)
         return MAGIC + bytes(data)
 
     def sizes(self) -> bytes:
-        """A body that is said to be of a size that it is not, or may not be."""
+        """Return a body with a wrong or forbidden size."""
         size = self._random.choice([-1, -(2**31), 0, 2**31 - 1, 1024 * 1024 + 1, 10, 3])
         line = self._random.choice([b"PUB fuzz\n", b"MPUB fuzz\n", b"IDENTIFY\n", b"DPUB fuzz 1\n"])
         return MAGIC + line + struct.pack(">i", size) + b"four" * self._random.randint(0, 100)
 
     def counts(self) -> bytes:
-        """An MPUB with more messages, or larger ones, than there are."""
+        """Return an MPUB with a wrong count or size."""
         count, size = (self._random.choice([-1, 0, 2**31 - 1, 3, 1_000_000]) for _ in range(2))
         return MAGIC + b"MPUB fuzz\n" + sized(struct.pack(">ii", count, size) + b"x" * 100)
 
     def names(self) -> bytes:
-        """Names that can't be."""
+        """Return a command with an invalid name."""
         name = self._random.choice([b"", b"a" * 65, b"\xff\0", b"a b", b"#ephemeral", b"a" * 9_000])
         command = self._random.choice([b"SUB %b ch\n", b"SUB fuzz %b\n", b"PUB %b\n\0\0\0\1x"])
         return MAGIC + command % name
 
     def documents(self) -> bytes:
-        """An IDENTIFY that is not what it should be."""
+        """Return an invalid IDENTIFY."""
         bodies = [
             *(b"", b"{", b"[]", b"null", b"\xff", b"[" * 50_000, b'{"client_id": 7}'),
             *(b'{"heartbeat_interval": 1e999}', b'{"sample_rate": -1}', b'{"msg_timeout": 9e30}'),
@@ -113,8 +113,8 @@ class Fuzzer:
         ]
         return MAGIC + b"IDENTIFY\n" + sized(self._random.choice(bodies))
 
-    def squeezed(self) -> bytes:
-        """Garbage, or far too much, where snappy or deflate was agreed upon."""
+    def compressed(self) -> bytes:
+        """Return invalid or huge data after snappy or deflate was negotiated."""
         method = self._random.choice(["snappy", "deflate"])
         bodies = {
             "snappy": [self.noise(), SNAPPY + self.noise(), SNAPPY + b"\0\xff\xff\xff" + b"x" * 99],
@@ -123,7 +123,7 @@ class Fuzzer:
         return MAGIC + identify(**{method: True}) + self._random.choice(bodies[method])
 
     def web(self) -> bytes:
-        """Requests in which something is wrong, or noise."""
+        """Return an HTTP request with random changes, or noise."""
         if self._random.random() < 0.2:
             return self.noise()
         data = bytearray(self._random.choice(HTTP))
@@ -149,21 +149,21 @@ def address(text: str) -> tuple[str, int]:
     return host, int(port)
 
 
-def say(where: tuple[str, int], data: bytes, rude: bool) -> None:
-    """Say something, hear a little of the answer, and leave, with or without manners."""
+def send(where: tuple[str, int], data: bytes, reset: bool) -> None:
+    """Send data, read responses for a moment, and close or reset the connection."""
     with closing(socket.create_connection(where)) as connection, suppress(OSError):
         connection.settimeout(PATIENCE)
-        if rude:
+        if reset:
             connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
         connection.sendall(data)
-        if not rude:
+        if not reset:
             connection.shutdown(socket.SHUT_WR)
         while connection.recv(65536):
             pass
 
 
-def fumble_with_tls(where: tuple[str, int], data: bytes) -> None:
-    """Agree upon TLS and send garbage, or leave in the middle of it."""
+def break_handshake(where: tuple[str, int], data: bytes) -> None:
+    """Negotiate TLS and send garbage, or leave during the handshake."""
     with closing(socket.create_connection(where)) as connection, suppress(OSError, ssl.SSLError):
         connection.settimeout(PATIENCE)
         connection.sendall(MAGIC + identify(tls_v1=True))
@@ -172,8 +172,8 @@ def fumble_with_tls(where: tuple[str, int], data: bytes) -> None:
         connection.recv(65536)
 
 
-def speak_slowly(where: tuple[str, int], data: bytes, over: threading.Event) -> None:
-    """Say something a byte at a time."""
+def send_slowly(where: tuple[str, int], data: bytes, over: threading.Event) -> None:
+    """Send data a byte at a time."""
     with closing(socket.create_connection(where)) as connection, suppress(OSError):
         for at in range(len(data)):
             if over.wait(0.05):
@@ -181,22 +181,22 @@ def speak_slowly(where: tuple[str, int], data: bytes, over: threading.Event) -> 
             connection.sendall(data[at : at + 1])
 
 
-def rave(seed: int, nsqd: tuple[str, int], http: tuple[str, int], count: int) -> Counter[str]:
-    """Make so many connections; how often what was said."""
+def run(seed: int, nsqd: tuple[str, int], http: tuple[str, int], count: int) -> Counter[str]:
+    """Make ``count`` connections; return how often what was sent."""
     chance, fuzzer = random.Random(seed), Fuzzer(seed)
     kinds: list[Callable[[], bytes]] = [
-        *(fuzzer.noise, fuzzer.greeted_noise, fuzzer.mutated, fuzzer.mutated, fuzzer.sizes),
-        *(fuzzer.counts, fuzzer.names, fuzzer.documents, fuzzer.squeezed, fuzzer.web),
+        *(fuzzer.noise, fuzzer.noise_after_magic, fuzzer.mutated, fuzzer.mutated, fuzzer.sizes),
+        *(fuzzer.counts, fuzzer.names, fuzzer.documents, fuzzer.compressed, fuzzer.web),
     ]
-    said: Counter[str] = Counter()
+    sent: Counter[str] = Counter()
     for _ in range(count):
         kind = chance.choice(kinds)
-        say(http if kind == fuzzer.web else nsqd, kind(), rude=chance.random() < 0.3)
-        said[kind.__name__] += 1
+        send(http if kind == fuzzer.web else nsqd, kind(), reset=chance.random() < 0.3)
+        sent[kind.__name__] += 1
         if chance.random() < 0.05:
-            fumble_with_tls(nsqd, fuzzer.noise())
-            said["tls"] += 1
-    return said
+            break_handshake(nsqd, fuzzer.noise())
+            sent["tls"] += 1
+    return sent
 
 
 def main(seed: int, nsqd: tuple[str, int], http: tuple[str, int], count: int) -> None:
@@ -204,14 +204,14 @@ def main(seed: int, nsqd: tuple[str, int], http: tuple[str, int], count: int) ->
     with ThreadPoolExecutor(40 + THREADS) as pool:
         for where, data in ((http, HTTP[1]), (nsqd, MAGIC + VALID[7])):
             for _ in range(20):
-                pool.submit(speak_slowly, where, data, over)
+                pool.submit(send_slowly, where, data, over)
         share = count // THREADS
-        ravings = [pool.submit(rave, seed + n, nsqd, http, share) for n in range(THREADS)]
+        runs = [pool.submit(run, seed + n, nsqd, http, share) for n in range(THREADS)]
         try:
-            said = sum((raving.result() for raving in ravings), Counter[str]())
+            sent = sum((each.result() for each in runs), Counter[str]())
         finally:
             over.set()
-    print(json.dumps(said))
+    print(json.dumps(sent))
 
 
 if __name__ == "__main__":

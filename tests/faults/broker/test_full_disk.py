@@ -1,4 +1,4 @@
-"""The disk is full: nothing more is taken in, and all else goes on until there is room again."""
+"""A full disk: publishes are refused, everything else works."""
 
 from __future__ import annotations
 
@@ -16,25 +16,25 @@ import pytest
 from nsqflow import Consumer, Producer, admin
 from nsqflow.client.options import ClientOptions, ConsumerOptions
 from nsqflow.errors import NsqError, PublishUncertain, ServerError
-from tests.faults.broker.footprint import complaints
+from tests.faults.broker.resources import unexpected_errors
 from tests.fixtures.loops import asynchronous, eventually
 from tests.fixtures.servers import Nsqd, start_nsqd
 
 pytestmark = pytest.mark.skipif(
-    sys.platform != "linux", reason="another process's files are limited by Linux only"
+    sys.platform != "linux", reason="prlimit of another process needs Linux"
 )
 
 BODY = b"x" * 5_000
-HASTE = ClientOptions(reconnect_delay=0.02, max_reconnect_delay=0.02)
+FAST_RECONNECT = ClientOptions(reconnect_delay=0.02, max_reconnect_delay=0.02)
 READER = ConsumerOptions(max_in_flight=50, max_attempts=0, max_backoff_duration=0)
 
 
 @contextmanager
-def full(server: Nsqd, room: int = 0) -> Iterator[None]:
-    """Let none of a server's files grow beyond ``room`` bytes: to it the disk is full."""
+def full(server: Nsqd, size: int = 0) -> Iterator[None]:
+    """Limit the files of a server to ``size`` bytes: for it the disk is full."""
     pid = server.process.pid
     before = resource.prlimit(pid, resource.RLIMIT_FSIZE)
-    resource.prlimit(pid, resource.RLIMIT_FSIZE, (room, before[1]))
+    resource.prlimit(pid, resource.RLIMIT_FSIZE, (size, before[1]))
     try:
         yield
     finally:
@@ -42,14 +42,14 @@ def full(server: Nsqd, room: int = 0) -> Iterator[None]:
 
 
 async def create(server: Nsqd) -> None:
-    """Have the topic, and the channel."""
+    """Create the topic and the channel."""
     async with admin.Nsqd(server.http_address) as nsqd:
         await nsqd.create_topic("full")
         await nsqd.create_channel("full", "out")
 
 
 async def fill(producer: Producer, taken: list[bytes]) -> NsqError:
-    """Publish until it is refused; why that was."""
+    """Publish until an error; return it."""
     while True:
         body = b"%d:" % len(taken) + BODY
         try:
@@ -60,7 +60,7 @@ async def fill(producer: Producer, taken: list[bytes]) -> NsqError:
 
 
 async def consume(server: Nsqd, count: int) -> list[bytes]:
-    """The bodies of so many messages, all of them finished."""
+    """Consume ``count`` messages and return their bodies."""
     bodies: list[bytes] = []
     async with Consumer("full", "out", nsqd=server.tcp_address, **READER) as consumer:
         async for message in consumer:
@@ -77,7 +77,7 @@ async def test_a_full_disk_refuses_publishes_and_nothing_else(tmp_path: Path) ->
     with start_nsqd(tmp_path, kind="ours") as server:
         await create(server)
         nsqd = admin.Nsqd(server.http_address)
-        async with Producer(server.tcp_address, **HASTE) as producer, nsqd:
+        async with Producer(server.tcp_address, **FAST_RECONNECT) as producer, nsqd:
             assert server.ask("/ping") == (200, b"OK")
             with full(server, 2_000_000):
                 error = await fill(producer, taken)
@@ -96,17 +96,17 @@ async def test_a_full_disk_refuses_publishes_and_nothing_else(tmp_path: Path) ->
                 half = len(taken) // 2
                 bodies = await consume(server, half)
                 assert set(bodies) <= set(taken)
-            await producer.publish("full", b"there is room again")
+            await producer.publish("full", b"after the full disk")
             await nsqd.publish("full", b"over HTTP too")
             assert server.ask("/ping") == (200, b"OK")
-            taken += [b"there is room again", b"over HTTP too"]
+            taken += [b"after the full disk", b"over HTTP too"]
             bodies += await consume(server, len(taken) - half)
             assert sorted(b[:20] for b in bodies) == sorted(b[:20] for b in taken)
-            assert not complaints(server)
+            assert not unexpected_errors(server)
 
 
 @asynchronous
-async def test_what_a_full_disk_refuses_is_never_delivered(tmp_path: Path) -> None:
+async def test_messages_that_a_full_disk_refused_are_never_delivered(tmp_path: Path) -> None:
     refused: set[bytes] = set()
     received: list[bytes] = []
 
@@ -126,9 +126,9 @@ async def test_what_a_full_disk_refuses_is_never_delivered(tmp_path: Path) -> No
     with start_nsqd(tmp_path, kind="ours") as server:
         await create(server)
         nsqd = admin.Nsqd(server.http_address)
-        async with Producer(server.tcp_address, **HASTE) as producer, nsqd:
+        async with Producer(server.tcp_address, **FAST_RECONNECT) as producer, nsqd:
             await producer.publish("full", b"first")
-            channels = ("out", "other", "passing#ephemeral")
+            channels = ("out", "other", "c#ephemeral")
             consumers = [asyncio.create_task(consume_until_last(each)) for each in channels]
             await eventually(lambda: b"first" in received)
             with full(server):
@@ -152,11 +152,11 @@ async def test_what_a_full_disk_refuses_is_never_delivered(tmp_path: Path) -> No
 
 
 @asynchronous
-async def test_a_backlog_can_be_read_from_a_disk_that_is_full(tmp_path: Path) -> None:
+async def test_spilled_messages_can_be_read_from_a_full_disk(tmp_path: Path) -> None:
     taken = [b"%d" % number for number in range(2_000)]
     with start_nsqd(tmp_path, kind="ours", options=["-mem-queue-size=100"]) as server:
         await create(server)
-        async with Producer(server.tcp_address, **HASTE) as producer:
+        async with Producer(server.tcp_address, **FAST_RECONNECT) as producer:
             await producer.publish_many("full", taken)
             with full(server):
                 with pytest.raises(ServerError, match="E_PUB_FAILED"):
@@ -173,13 +173,13 @@ async def test_a_backlog_can_be_read_from_a_disk_that_is_full(tmp_path: Path) ->
 
 
 @asynchronous
-async def test_what_was_finished_while_the_disk_was_full_is_not_stored_for_ever(
+async def test_messages_finished_on_a_full_disk_are_removed_later(
     tmp_path: Path,
 ) -> None:
     taken: list[bytes] = []
     with start_nsqd(tmp_path, kind="ours") as server:
         await create(server)
-        async with Producer(server.tcp_address, **HASTE) as producer:
+        async with Producer(server.tcp_address, **FAST_RECONNECT) as producer:
             with full(server, 2_000_000):
                 await fill(producer, taken)
                 await consume(server, len(taken))

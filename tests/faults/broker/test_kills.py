@@ -1,4 +1,4 @@
-"""nsqd is killed again and again, and loses nothing that it has acknowledged."""
+"""nsqd is killed repeatedly and loses no acknowledged message."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from random import Random
 from nsqflow import Consumer, Producer, admin
 from nsqflow.client.options import ClientOptions, ConsumerOptions
 from nsqflow.errors import NsqError
-from tests.faults.broker.books import Books, Reading, body_of, number_of
-from tests.faults.fleet import Member
+from tests.faults.broker.ledger import DeliveryLedger, PublishLedger, body_of, number_of
+from tests.faults.cluster import Member
 from tests.fixtures.loops import asynchronous
 from tests.fixtures.servers import start_nsqd
 
@@ -21,9 +21,9 @@ MESSAGES = 200_000
 KILLS = 7  # and one more at the end
 TOPIC, EARLY, LATE = "killed", "early", "late"
 MSG_TIMEOUT = 5  # seconds
-FORGETFUL = 1000  # finished messages that may come again: at most two batches
+MAX_REDELIVERED = 1000  # finished messages delivered again: at most two batches
 
-HASTE = ClientOptions(reconnect_delay=0.02, max_reconnect_delay=0.05)
+FAST_RECONNECT = ClientOptions(reconnect_delay=0.02, max_reconnect_delay=0.05)
 READER = ConsumerOptions(
     max_in_flight=1000,
     max_attempts=0,
@@ -34,16 +34,16 @@ READER = ConsumerOptions(
 
 
 class Publishers:
-    """Publish in all ways that there are, until enough has been acknowledged."""
+    """Publish in every way until ``MESSAGES`` are acknowledged."""
 
-    def __init__(self, address: str, books: Books, random: Random) -> None:
-        self._books = books
+    def __init__(self, address: str, ledger: PublishLedger, random: Random) -> None:
+        self._ledger = ledger
         self._random = random
-        self._producers = [Producer(address, **HASTE) for _ in range(4)]
+        self._producers = [Producer(address, **FAST_RECONNECT) for _ in range(4)]
         self._progress = asyncio.Condition()
 
     async def work(self) -> None:
-        """Publish all, and close."""
+        """Publish everything and close."""
         many, more, singles, later = self._producers
         try:
             await asyncio.gather(
@@ -57,27 +57,27 @@ class Publishers:
                 await producer.close()
 
     async def reach(self, count: int) -> None:
-        """Wait until so many messages have been acknowledged."""
+        """Wait until ``count`` messages are acknowledged."""
         async with self._progress:
-            await self._progress.wait_for(lambda: len(self._books.acknowledged) >= count)
+            await self._progress.wait_for(lambda: len(self._ledger.acknowledged) >= count)
 
     async def _repeat(
         self, publish: Callable[[Producer], Awaitable[None]], producer: Producer
     ) -> None:
-        while len(self._books.acknowledged) < MESSAGES:
+        while len(self._ledger.acknowledged) < MESSAGES:
             await publish(producer)
             async with self._progress:
                 self._progress.notify_all()
 
     async def _publish_batch(self, producer: Producer) -> None:
-        numbers = self._books.open(self._random.randrange(1, 1000))
-        begun = time.monotonic()
+        numbers = self._ledger.open(self._random.randrange(1, 1000))
+        started = time.monotonic()
         try:
             await producer.publish_many(TOPIC, map(body_of, numbers))
         except NsqError as error:
-            self._books.fail(numbers, error, begun)
+            self._ledger.fail(numbers, error, started)
         else:
-            self._books.accept(numbers, begun)
+            self._ledger.accept(numbers, started)
 
     async def _publish_singles(self, producer: Producer) -> None:
         await asyncio.gather(*(self._publish(producer) for _ in range(100)))
@@ -87,18 +87,18 @@ class Publishers:
         await asyncio.gather(*(self._publish(producer, delay) for delay in delays))
 
     async def _publish(self, producer: Producer, delay: float | None = None) -> None:
-        numbers = self._books.open(1)
-        begun = time.monotonic()
+        numbers = self._ledger.open(1)
+        started = time.monotonic()
         try:
             await producer.publish(TOPIC, body_of(numbers[0]), delay=delay)
         except NsqError as error:
-            self._books.fail(numbers, error, begun)
+            self._ledger.fail(numbers, error, started)
         else:
-            self._books.accept(numbers, begun)
+            self._ledger.accept(numbers, started)
 
 
-async def read(consumer: Consumer, reading: Reading) -> None:
-    """Finish most messages, and have some come again later."""
+async def read(consumer: Consumer, reading: DeliveryLedger) -> None:
+    """Finish most messages and requeue some."""
     async for batch in consumer.batches(size=500, max_wait=0.05):
         for message in batch:
             number = number_of(message.body)
@@ -111,7 +111,7 @@ async def read(consumer: Consumer, reading: Reading) -> None:
 
 
 async def unanswered(nsqd: admin.Nsqd) -> int:
-    """How many messages of the topic are left, wherever they are."""
+    """Return the number of messages of the topic that are not finished."""
     (topic,) = (await nsqd.stats(TOPIC, include_clients=False)).topics
     return topic.depth + sum(
         channel.depth + channel.in_flight_count + channel.deferred_count
@@ -120,13 +120,13 @@ async def unanswered(nsqd: admin.Nsqd) -> int:
 
 
 @asynchronous
-async def test_kills_at_any_moment_lose_nothing_that_was_acknowledged(tmp_path: Path) -> None:
+async def test_kills_at_any_moment_lose_no_acknowledged_message(tmp_path: Path) -> None:
     seed = int(os.environ.get("NSQFLOW_SEED", time.time_ns() % 10**6))
     print(f"NSQFLOW_SEED={seed}")
     random = Random(seed)
     options = ["-mem-queue-size=2000", f"-msg-timeout={MSG_TIMEOUT}s"]
     member = Member("nsqd", lambda own: start_nsqd(tmp_path, kind="ours", options=[*options, *own]))
-    books, early, late = Books(), Reading(), Reading()
+    ledger, early, late = PublishLedger(), DeliveryLedger(), DeliveryLedger()
     consumers = {
         name: Consumer(TOPIC, name, nsqd=member.tcp_address, **READER) for name in (EARLY, LATE)
     }
@@ -135,15 +135,15 @@ async def test_kills_at_any_moment_lose_nothing_that_was_acknowledged(tmp_path: 
 
     async def kill() -> None:
         await member.end(crash=True)
-        early.die(books)
+        early.killed(ledger)
         await member.start()
-        early.rise()
+        early.restarted()
 
     try:
         await member.start()
         await nsqd.create_topic(TOPIC)
         await nsqd.create_channel(TOPIC, EARLY)
-        publishers = Publishers(member.tcp_address, books, random)
+        publishers = Publishers(member.tcp_address, ledger, random)
         async with asyncio.TaskGroup() as group:
             reading = group.create_task(read(consumers[EARLY], early))
             publishing = group.create_task(publishers.work())
@@ -152,7 +152,7 @@ async def test_kills_at_any_moment_lose_nothing_that_was_acknowledged(tmp_path: 
                 await publishers.reach(count)
                 await asyncio.sleep(random.uniform(0, 0.05))
                 await kill()
-                # Now and then a backlog comes together.
+                # Every other time, messages queue up.
                 (consumers[EARLY].resume if turn % 2 else consumers[EARLY].pause)()
                 if turn == KILLS // 2:
                     await nsqd.create_channel(TOPIC, LATE)
@@ -163,12 +163,12 @@ async def test_kills_at_any_moment_lose_nothing_that_was_acknowledged(tmp_path: 
             await kill()
 
             (topic,) = (await nsqd.stats(TOPIC)).topics
-            backlogs = {each.name: each.depth + each.deferred_count for each in topic.channels}
+            depths = {each.name: each.depth + each.deferred_count for each in topic.channels}
             assert {each.name: each.paused for each in topic.channels} == {EARLY: False, LATE: True}
             group.create_task(read(consumers[LATE], late))
             await nsqd.unpause_channel(TOPIC, LATE)
             consumers[EARLY].resume()
-            while await unanswered(nsqd):  # noqa: ASYNC110  (only nsqd knows)
+            while await unanswered(nsqd):  # noqa: ASYNC110  (nsqd has no event for it)
                 await asyncio.sleep(0.05)
             for consumer in consumers.values():
                 await consumer.close()
@@ -182,18 +182,18 @@ async def test_kills_at_any_moment_lose_nothing_that_was_acknowledged(tmp_path: 
     ended = time.monotonic()
     print(
         f"{member.life - 1} kills; {ended - began:.1f} s, {published - began:.1f} to publish;"
-        f" of {books.count:,} messages {len(books.acknowledged):,} were acknowledged,"
-        f" {len(books.uncertain):,} uncertain, {len(books.refused):,} refused;"
+        f" of {ledger.count:,} messages {len(ledger.acknowledged):,} were acknowledged,"
+        f" {len(ledger.uncertain):,} uncertain, {len(ledger.refused):,} refused;"
         f" came again: {sum(early.deliveries.values()) - len(early.deliveries):,},"
         f" though settled: {early.returned.total():,} of {len(early.settled):,};"
-        f" left after the last kill: {backlogs}"
+        f" left after the last kill: {depths}"
     )
-    acknowledged = set(books.acknowledged)
-    since = {number for number, begun in books.acknowledged.items() if begun > late_since}
+    acknowledged = set(ledger.acknowledged)
+    since = {number for number, started in ledger.acknowledged.items() if started > late_since}
     assert not acknowledged - early.finished
     assert not since - late.finished
     assert since
-    assert not books.refused & early.deliveries.keys()
+    assert not ledger.refused & early.deliveries.keys()
     assert early.settled
-    assert early.returned.total() <= FORGETFUL
-    assert early.finished <= acknowledged | books.uncertain
+    assert early.returned.total() <= MAX_REDELIVERED
+    assert early.finished <= acknowledged | ledger.uncertain

@@ -1,4 +1,4 @@
-"""A client makes topics without end: nsqd has no bound for that, so they must be cheap."""
+"""A client that creates many topics: nsqd has no limit for that, so they must be cheap."""
 
 from __future__ import annotations
 
@@ -7,21 +7,21 @@ import time
 from pathlib import Path
 
 from nsqflow import Producer, admin
-from tests.faults.broker.footprint import MEBIBYTE, needs_proc, resident
+from tests.faults.broker.resources import MEBIBYTE, needs_proc, resident
 from tests.fixtures.loops import asynchronous
 from tests.fixtures.servers import start_nsqd
 
 TOPICS = 20_000
 AT_ONCE = 200
-COST = 4_096  # bytes of memory that a topic with one message may take
+MESSAGE_OVERHEAD = 4_096  # bytes of memory that a topic with one message may take
 
 
 @needs_proc
 @asynchronous
-async def test_twenty_thousand_topics_do_not_keep_others_waiting(tmp_path: Path) -> None:
+async def test_twenty_thousand_topics_do_not_delay_other_publishes(tmp_path: Path) -> None:
     waits: list[float] = []
 
-    async def make_topics() -> None:
+    async def create_topics() -> None:
         async with Producer(server.tcp_address) as producer:
             for first in range(0, TOPICS, AT_ONCE):
                 names = [f"topic{number}" for number in range(first, first + AT_ONCE)]
@@ -36,8 +36,8 @@ async def test_twenty_thousand_topics_do_not_keep_others_waiting(tmp_path: Path)
 
     with start_nsqd(tmp_path, kind="ours") as server:
         before = resident(server)
-        making = asyncio.create_task(make_topics())
-        await asyncio.gather(making, work(making))
+        creating = asyncio.create_task(create_topics())
+        await asyncio.gather(creating, work(creating))
         grown = resident(server) - before
         async with admin.Nsqd(server.http_address) as nsqd:
             assert len((await nsqd.stats()).topics) == TOPICS + 1
@@ -50,6 +50,6 @@ async def test_twenty_thousand_topics_do_not_keep_others_waiting(tmp_path: Path)
         f" {max(waits) * 1000:.0f} ms at most"
     )
     assert kept == {f"topic{number}": 1 for number in range(TOPICS)} | {"work": len(waits)}
-    assert grown < TOPICS * COST
-    # Beside two hundred topics that come at a time, others have their turn.
+    assert grown < TOPICS * MESSAGE_OVERHEAD
+    # Other publishes are served between batches of two hundred topics.
     assert len(waits) > TOPICS / AT_ONCE / 4

@@ -1,4 +1,4 @@
-"""A program with ansq, as somebody might have written it for a real nsqd."""
+"""A program that uses ansq."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The command line that the clients have in common; that of go_nsq in tools/nsqd is the same.
+"""The command line of the clients; go_nsq in tools/nsqd has the same.
 
     python -m tests.outside.clients.pynsq_client --nsqd=127.0.0.1:4150 --topic=t publish
 

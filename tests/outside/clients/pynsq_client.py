@@ -1,4 +1,4 @@
-"""A program with pynsq, as somebody might have written it for a real nsqd."""
+"""A program that uses pynsq."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Callback = Callable[[object, object], None]
 
 async def publish(args: argparse.Namespace) -> None:
     writer = Writer([args.nsqd], **options(args))
-    while not writer.conns:  # noqa: ASYNC110 - it tells nobody when it has connected
+    while not writer.conns:  # noqa: ASYNC110 - pynsq has no event for it
         await asyncio.sleep(0.01)
     bodies = lines()
     if args.defer:
@@ -31,7 +31,7 @@ async def publish(args: argparse.Namespace) -> None:
 
 
 async def answered(send: Callable[[Callback], object]) -> None:
-    """Wait for nsqd: a future of pynsq only says that it was written."""
+    """Wait for the response of nsqd: a future of pynsq is set when the command is written."""
     answer = asyncio.get_running_loop().create_future()
     send(lambda _, data: answer.set_result(data))
     if isinstance(await answer, Error):

@@ -1,4 +1,4 @@
-"""TLS contexts, as nsqd's options say."""
+"""TLS contexts by nsqd's options."""
 
 import ssl
 from dataclasses import replace
@@ -28,12 +28,12 @@ def trusting(certificates: Certificates) -> ssl.SSLContext:
     return ssl.create_default_context(cafile=str(certificates.ca))
 
 
-def shake_hands(server: ssl.SSLContext, client: ssl.SSLContext) -> ssl.SSLObject:
-    """Do a handshake in memory; gives the server's side, raises what went wrong on it."""
+def handshake(server: ssl.SSLContext, client: ssl.SSLContext) -> ssl.SSLObject:
+    """Do a handshake in memory; return the server's side, or raise its error."""
     to_server, to_client = ssl.MemoryBIO(), ssl.MemoryBIO()
     serving = server.wrap_bio(to_server, to_client, server_side=True)
     asking = client.wrap_bio(to_client, to_server, server_hostname="127.0.0.1")
-    for _ in range(4):  # more than any handshake takes
+    for _ in range(4):  # more rounds than any handshake takes
         for side in (asking, serving):
             try:
                 side.do_handshake()
@@ -47,16 +47,16 @@ def test_without_a_certificate_there_is_no_tls() -> None:
     assert server_context(NsqdOptions()) is None
 
 
-def test_a_client_needs_no_certificate_unless_a_policy_says_so(
+def test_a_client_needs_no_certificate_without_a_policy(
     options: NsqdOptions, certificates: Certificates
 ) -> None:
-    connection = shake_hands(context_for(options), trusting(certificates))
+    connection = handshake(context_for(options), trusting(certificates))
     assert connection.version() == "TLSv1.3"
     assert common_name(connection) == ""
 
 
 @pytest.mark.parametrize("policy", ["require", "require-verify"])
-def test_a_policy_lets_in_who_shows_a_certificate_of_the_authority(
+def test_a_policy_requires_a_certificate_of_the_authority(
     policy: str, options: NsqdOptions, certificates: Certificates, tmp_path: Path
 ) -> None:
     authority = trustme.CA()
@@ -68,15 +68,15 @@ def test_a_policy_lets_in_who_shows_a_certificate_of_the_authority(
     authority.issue_cert("client@example.org", common_name="billing").configure_cert(known)
     trustme.CA().issue_cert("client@example.org").configure_cert(unknown)
 
-    assert common_name(shake_hands(strict, known)) == "billing"
+    assert common_name(handshake(strict, known)) == "billing"
     with pytest.raises(ssl.SSLError, match=r"(?i)certificate.verify.failed"):
-        shake_hands(strict, unknown)
+        handshake(strict, unknown)
     with pytest.raises(ssl.SSLError, match=r"(?i)peer.did.not.return.a.certificate"):
-        shake_hands(strict, trusting(certificates))
+        handshake(strict, trusting(certificates))
 
 
 def test_require_without_an_authority_is_refused(options: NsqdOptions) -> None:
-    with pytest.raises(ConfigError, match="'require' without tls_root_ca_file"):
+    with pytest.raises(ConfigError, match="tls_root_ca_file"):
         server_context(replace(options, tls_client_auth_policy="require"))
 
 
@@ -89,23 +89,21 @@ def test_clients_may_be_verified_by_the_authorities_of_the_system(options: NsqdO
     ("named", "spoken"),
     [("tls1.0", "TLSv1.2"), ("tls1.1", "TLSv1.2"), ("tls1.2", "TLSv1.2"), ("tls1.3", None)],
 )
-def test_a_client_of_an_older_version_is_let_in_down_to_the_oldest_allowed(
+def test_older_tls_versions_are_accepted_down_to_the_minimum(
     named: str, spoken: str | None, options: NsqdOptions, certificates: Certificates
 ) -> None:
     older = trusting(certificates)
     older.maximum_version = ssl.TLSVersion.TLSv1_2
     context = context_for(replace(options, tls_min_version=named))
     if spoken:
-        assert shake_hands(context, older).version() == spoken
+        assert handshake(context, older).version() == spoken
     else:
         with pytest.raises(ssl.SSLError, match=r"(?i)unsupported.protocol"):
-            shake_hands(context, older)
+            handshake(context, older)
 
 
 @pytest.mark.parametrize("option", ["tls_cert", "tls_key", "tls_root_ca_file"])
-def test_a_file_that_can_not_be_used_is_named(
-    option: str, options: NsqdOptions, tmp_path: Path
-) -> None:
+def test_an_unusable_file_is_named(option: str, options: NsqdOptions, tmp_path: Path) -> None:
     def failure(path: Path) -> str:
         wrong = replace(
             options,
@@ -121,10 +119,10 @@ def test_a_file_that_can_not_be_used_is_named(
     broken = tmp_path / "broken.pem"
     broken.write_text("-----BEGIN CERTIFICATE-----\n-----BEGIN PRIVATE KEY-----\ns3cret")
     missing = tmp_path / "missing.pem"
-    assert failure(missing) == f"{option} {str(missing)!r}: No such file or directory"
-    assert failure(tmp_path) == f"{option} {str(tmp_path)!r}: Is a directory"
-    assert failure(garbage).startswith(f"{option} {str(garbage)!r}: no ")
-    assert f"{option} {str(broken)!r}" in failure(broken)
+    assert failure(missing) == f"{option}={str(missing)!r} is invalid: No such file or directory"
+    assert failure(tmp_path) == f"{option}={str(tmp_path)!r} is invalid: Is a directory"
+    assert failure(garbage).startswith(f"{option}={str(garbage)!r} is invalid: it contains no ")
+    assert f"{option}={str(broken)!r}" in failure(broken)
     assert "s3cret" not in failure(garbage) + failure(broken)
 
 
@@ -135,7 +133,7 @@ def test_a_key_of_another_certificate_is_refused(options: NsqdOptions, tmp_path:
         server_context(replace(options, tls_key=str(key)))
 
 
-def test_a_key_with_a_passphrase_is_refused_and_nobody_is_asked_for_it(
+def test_a_key_with_a_passphrase_is_refused_without_a_prompt(
     options: NsqdOptions, tmp_path: Path
 ) -> None:
     from cryptography.hazmat.primitives import serialization
@@ -149,14 +147,12 @@ def test_a_key_with_a_passphrase_is_refused_and_nobody_is_asked_for_it(
             serialization.BestAvailableEncryption(b"s3cret"),
         )
     )
-    with pytest.raises(ConfigError, match="it has a passphrase"):
+    with pytest.raises(ConfigError, match="a key with a passphrase"):
         server_context(replace(options, tls_key=str(path)))
 
 
 @pytest.mark.parametrize("named", ["tls1.0", "tls1.2", "tls1.3"])
-def test_auth_servers_speak_the_versions_that_clients_may_speak(
-    named: str, options: NsqdOptions
-) -> None:
+def test_the_minimum_version_holds_for_auth_servers_too(named: str, options: NsqdOptions) -> None:
     options = replace(options, tls_min_version=named)
     oldest = ssl.TLSVersion.TLSv1_3 if named == "tls1.3" else ssl.TLSVersion.TLSv1_2
     assert client_context(options).minimum_version is oldest
@@ -165,6 +161,6 @@ def test_auth_servers_speak_the_versions_that_clients_may_speak(
 
 def test_auth_servers_are_verified(options: NsqdOptions, certificates: Certificates) -> None:
     known = client_context(replace(options, tls_root_ca_file=str(certificates.ca)))
-    assert shake_hands(context_for(options), known).version() == "TLSv1.3"
+    assert handshake(context_for(options), known).version() == "TLSv1.3"
     with pytest.raises(ssl.SSLCertVerificationError):
-        shake_hands(context_for(options), client_context(options))
+        handshake(context_for(options), client_context(options))

@@ -52,7 +52,7 @@ def test_an_address_is_allowed_by_its_name_or_its_network(
         *(".".join(["a" * 60] * 5), b"a", 5, None),
     ],
 )
-def test_what_is_no_host_or_network_is_refused_when_the_client_is_made(entry: object) -> None:
+def test_what_is_not_a_host_or_network_is_refused_when_the_client_is_made(entry: object) -> None:
     wrong: Any = {"allowed_addresses": [entry]}
     start = f"allowed_addresses={[entry]!r} is invalid: {entry!r} must be a host name"
     for make in (
@@ -65,7 +65,7 @@ def test_what_is_no_host_or_network_is_refused_when_the_client_is_made(entry: ob
 
 
 @pytest.mark.parametrize("value", [[], (), 5, b"a", iter(["a"])])
-def test_what_is_no_list_of_hosts_is_refused(value: Any) -> None:
+def test_what_is_not_a_list_of_hosts_is_refused(value: Any) -> None:
     with pytest.raises(ConfigError, match="is invalid: must be one or more hosts or networks"):
         Producer(lookupd="lookupd:4161", allowed_addresses=value)
 
@@ -88,6 +88,6 @@ def test_each_is_logged_once_and_not_too_many(caplog: pytest.LogCaptureFixture) 
     assert caplog.records[-1].getMessage() == "more than 100 nsqd are outside allowed_addresses"
 
 
-def test_many_addresses_are_said_in_few_words() -> None:
+def test_many_addresses_are_shortened() -> None:
     assert first_few(["b:1", "a:1"]) == "a:1, b:1"
     assert first_few([f"a:{n}" for n in range(9)], 2) == "a:0, a:1 and 7 more"

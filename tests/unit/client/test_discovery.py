@@ -1,4 +1,4 @@
-"""Rounds of questions to nsqlookupd: whom they ask, whom they wait for, and what comes of them."""
+"""Rounds of queries to nsqlookupd: which are asked, which are awaited, and the merged answer."""
 
 from __future__ import annotations
 
@@ -10,17 +10,19 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nsqflow.client.discovery import Discovery, Round, merge, rounds_between
+from nsqflow.address import HttpAddress
+from nsqflow.client.config import ClientConfig
+from nsqflow.client.discovery import Discovery, LookupRound, merge, rounds_between
+from nsqflow.client.lookup_poller import LookupPoller
 from nsqflow.client.lookup_schedule import LookupSchedule
-from nsqflow.client.poller import LookupPoller
-from nsqflow.errors import ConfigError, DiscoveryError, NsqError
-from nsqflow.http.client import HttpAddress, HttpClient
+from nsqflow.errors import DiscoveryError, NsqError
+from nsqflow.http.client import HttpClient
 from nsqflow.protocol import LookupAnswer, Node, TopicMeta
 from tests.fixtures.loops import asynchronous
 from tests.fixtures.servers import PATIENCE
 
 A, B, C = "10.0.0.1:4161", "10.0.0.2:4161", "10.0.0.3:4161"
-BROKEN = DiscoveryError("it burns")
+BROKEN = DiscoveryError("it fails")
 
 
 def node(number: int, version: str = "") -> Node:
@@ -35,7 +37,7 @@ def discovery(*addresses: str) -> Discovery:
     return Discovery(addresses)
 
 
-def finish(machine: Discovery, this: Round, answers: dict[str, LookupAnswer]) -> None:
+def finish(machine: Discovery, this: LookupRound, answers: dict[str, LookupAnswer]) -> None:
     """End every question of a round: with an answer, or with a failure where there is none."""
     for address in this.asked:
         if address in answers:
@@ -44,7 +46,7 @@ def finish(machine: Discovery, this: Round, answers: dict[str, LookupAnswer]) ->
             machine.failed(address, BROKEN)
 
 
-def finish_one(machine: Discovery, answers: dict[str, LookupAnswer]) -> Round:
+def finish_one(machine: Discovery, answers: dict[str, LookupAnswer]) -> LookupRound:
     """Hold an ordinary round."""
     this = machine.begin_round(early=False)
     finish(machine, this, answers)
@@ -52,17 +54,17 @@ def finish_one(machine: Discovery, answers: dict[str, LookupAnswer]) -> Round:
 
 
 def fail_times(machine: Discovery, address: str, failures: int) -> None:
-    """Let one nsqlookupd fail so often, while the others know nothing."""
+    """Let one nsqlookupd fail ``failures`` times, while the others know nothing."""
     while machine.health()[address].failures < failures:
         this = machine.begin_round(early=False)
         finish(machine, this, {each: knows() for each in this.asked if each != address})
 
 
-# --- whom a round asks, and whom it waits for
+# --- which nsqlookupd a round asks, and which it waits for
 
 
 def test_a_round_asks_all_and_waits_for_all() -> None:
-    assert discovery(A, B).begin_round(early=False) == Round(1, (A, B), (A, B))
+    assert discovery(A, B).begin_round(early=False) == LookupRound((A, B), (A, B))
 
 
 def test_one_that_fails_is_asked_less_and_less_often() -> None:
@@ -118,7 +120,7 @@ def test_a_single_success_restores_it_at_once() -> None:
         finish(machine, this, {B: knows()})
     assert this.awaited == (B,)
     finish(machine, this, {A: knows(), B: knows()})
-    assert machine.begin_round(early=False) == Round(this.number + 1, (A, B), (A, B))
+    assert machine.begin_round(early=False) == LookupRound((A, B), (A, B))
 
 
 def test_a_question_still_open_is_not_asked_a_second_time() -> None:
@@ -150,7 +152,7 @@ def test_an_abandoned_question_may_be_asked_again() -> None:
         )
     )
 )
-def test_each_is_asked_as_its_own_failures_say_and_no_round_waits_for_a_sick_one(
+def test_each_is_asked_by_its_own_failures_and_no_round_waits_for_a_failing_one(
     rounds: list[tuple[bool, dict[str, bool]]],
 ) -> None:
     machine, ordinary = discovery(A, B, C), 0
@@ -173,7 +175,7 @@ def test_each_is_asked_as_its_own_failures_say_and_no_round_waits_for_a_sick_one
 
 @given(st.floats(0, 1000), st.integers(1, 3), st.booleans(), st.floats(0, 0.999))
 def test_after_an_outage_of_all_the_first_answer_comes_as_the_early_rounds_promise(
-    outage: float, count: int, one_stays_dead: bool, chance: float
+    outage: float, count: int, one_stays_dead: bool, jitter: float
 ) -> None:
     """All nsqlookupd are away as long as the nsqd, which was lost with them."""
     interval, jitter, lost_at = 60.0, 0.3, 1000.0
@@ -181,15 +183,15 @@ def test_after_an_outage_of_all_the_first_answer_comes_as_the_early_rounds_promi
     addresses = (A, B, C)[:count] + (dead,) * one_stays_dead
     machine, schedule = discovery(*addresses), LookupSchedule(interval, jitter)
     schedule.begin()
-    schedule.end(lost_at - 10, chance)
-    schedule.lost("10.1.0.1:4150", lost_at, chance, worked=True)
+    schedule.end(lost_at - 10, jitter)
+    schedule.lost("10.1.0.1:4150", lost_at, jitter, worked=True)
     back_at = lost_at + outage
     while True:
         now = schedule.round_at
         this = machine.begin_round(early=schedule.begin())
         well = {each: knows(1) for each in this.asked if now >= back_at and each != dead}
         finish(machine, this, well)
-        schedule.end(now, chance)
+        schedule.end(now, jitter)
         if well:
             break
     waited = now - back_at
@@ -208,7 +210,7 @@ def test_the_answer_is_the_union_of_the_last_round_that_had_any(
         this = machine.begin_round(early=False)
         heard = {each: known[each] for each in this.asked if each in known}
         finish(machine, this, {each: knows(*numbers) for each, numbers in heard.items()})
-        replaced = heard.keys() & set(this.awaited)  # those who are late only add to the rest
+        replaced = heard.keys() & set(this.awaited)  # late ones only add to the rest
         kept = heard if replaced else kept | heard
         expected = {node(number).address for numbers in kept.values() for number in numbers}
         addresses = [each.address for each in machine.answer().producers]
@@ -225,7 +227,7 @@ def test_the_last_good_answer_is_kept_when_all_fail() -> None:
     assert machine.answer() == knows(3)
 
 
-def test_that_nobody_knows_the_topic_is_an_answer() -> None:
+def test_that_the_topic_is_unknown_is_an_answer() -> None:
     machine = discovery(A)
     finish(machine, machine.begin_round(early=False), {A: knows(1)})
     finish(machine, machine.begin_round(early=False), {A: knows()})
@@ -261,7 +263,7 @@ def test_a_late_answer_alone_does_not_replace_what_the_healthy_ones_said() -> No
     fail_times(machine, A, 3)
     machine.begin_round(early=False)
     machine.succeeded(B, knows(2))
-    assert machine.begin_round(early=False) == Round(5, (A, B), (B,))
+    assert machine.begin_round(early=False) == LookupRound((A, B), (B,))
     machine.succeeded(A, knows(1))
     machine.failed(B, BROKEN)
     assert machine.answer() == knows(1, 2)
@@ -304,13 +306,8 @@ def test_how_each_is_doing_can_be_read() -> None:
     finish(machine, machine.begin_round(early=False), {A: knows(1), B: knows(1)})
     finish(machine, machine.begin_round(early=False), {A: knows(1)})
     health = machine.health()
-    assert (health[A].failures, health[A].last_success, health[A].last_error) == (0, 2, None)
-    assert (health[B].failures, health[B].last_success, health[B].last_error) == (1, 1, BROKEN)
-
-
-def test_without_an_address_there_is_nothing_to_ask() -> None:
-    with pytest.raises(ConfigError, match="no nsqlookupd address"):
-        Discovery([])
+    assert (health[A].failures, health[A].last_error) == (0, None)
+    assert (health[B].failures, health[B].last_error) == (1, BROKEN)
 
 
 # --- the poller around it, with nsqlookupd that are functions
@@ -330,13 +327,16 @@ class Lookupds:
         return await self.behaviour[address.host]()
 
     def poller(self, *, interval: float = 0.001, timeout: float = PATIENCE) -> LookupPoller:
+        config = ClientConfig(
+            lookupd=tuple(f"{name}:4161" for name in self.behaviour),
+            lookupd_poll_interval=interval,
+            lookupd_poll_jitter=0,
+            lookupd_poll_timeout=timeout,
+        )
         return LookupPoller(
-            [f"{name}:4161" for name in self.behaviour],
+            config,
             self.query,
-            interval=interval,
-            jitter=0,
-            timeout=timeout,
-            http=HttpClient(timeout=PATIENCE),
+            HttpClient(timeout=PATIENCE),
             on_answer=self.answers.put_nowait,
             on_failure=lambda address, error: self.failures.put_nowait((address, error)),
         )
@@ -363,24 +363,24 @@ async def soon(awaitable: Awaitable[LookupAnswer]) -> LookupAnswer:
         return await awaitable
 
 
-async def burns() -> LookupAnswer:
+async def fails() -> LookupAnswer:
     raise BROKEN
 
 
 async def hangs() -> LookupAnswer:
     await asyncio.Event().wait()
-    raise AssertionError("nobody sets it")
+    raise AssertionError("it is never set")
 
 
-def saying(*numbers: int) -> Callable[[], Awaitable[LookupAnswer]]:
-    async def says() -> LookupAnswer:
+def answering(*numbers: int) -> Callable[[], Awaitable[LookupAnswer]]:
+    async def answers() -> LookupAnswer:
         return knows(*numbers)
 
-    return says
+    return answers
 
 
 @asynchronous
-async def test_all_are_asked_at_the_same_time_and_their_union_is_told_once() -> None:
+async def test_all_are_asked_at_the_same_time_and_their_union_is_reported_once() -> None:
     together = asyncio.Barrier(2)
 
     async def meets() -> LookupAnswer:
@@ -388,23 +388,22 @@ async def test_all_are_asked_at_the_same_time_and_their_union_is_told_once() -> 
         return knows(1)
 
     lookupds = Lookupds(a=meets, b=meets)
-    async with Running(lookupds.poller(interval=3600)) as poller:
+    async with Running(lookupds.poller(interval=3600)):
         assert await soon(lookupds.answers.get()) == knows(1)
-        assert poller.answer() == knows(1)
     assert lookupds.asked == ["a", "b"]
     assert lookupds.answers.empty()
 
 
 @asynchronous
 async def test_a_round_follows_a_round() -> None:
-    lookupds = Lookupds(a=saying(1))
+    lookupds = Lookupds(a=answering(1))
     async with Running(lookupds.poller()):
         for _ in range(3):
             assert await soon(lookupds.answers.get()) == knows(1)
 
 
 @asynchronous
-async def test_one_that_never_answers_delays_no_round_once_it_is_known_to_be_sick() -> None:
+async def test_one_that_never_answers_delays_no_round_once_it_counts_as_failing() -> None:
     release = asyncio.Event()
 
     async def hangs_when_sick() -> LookupAnswer:
@@ -413,7 +412,7 @@ async def test_one_that_never_answers_delays_no_round_once_it_is_known_to_be_sic
         await release.wait()
         return knows(1)
 
-    lookupds = Lookupds(a=hangs_when_sick, b=saying(2))
+    lookupds = Lookupds(a=hangs_when_sick, b=answering(2))
     async with Running(lookupds.poller()) as poller:
         while lookupds.asked.count("a") < 4:
             await soon(lookupds.answers.get())
@@ -423,12 +422,12 @@ async def test_one_that_never_answers_delays_no_round_once_it_is_known_to_be_sic
         release.set()
         while await soon(lookupds.answers.get()) != knows(1, 2):
             pass
-        assert not poller.health()["a:4161"].sick
+        assert not poller.health()["a:4161"].failing
 
 
 @asynchronous
 async def test_one_that_is_too_slow_has_failed() -> None:
-    lookupds = Lookupds(a=hangs, b=saying(2))
+    lookupds = Lookupds(a=hangs, b=answering(2))
     async with Running(lookupds.poller(interval=3600, timeout=0.01)):
         assert await soon(lookupds.answers.get()) == knows(2)
     address, error = lookupds.failures.get_nowait()
@@ -437,19 +436,19 @@ async def test_one_that_is_too_slow_has_failed() -> None:
 
 
 @asynchronous
-async def test_a_recovery_is_told_even_if_it_says_nothing_new() -> None:
-    """Who lost a connection meanwhile waits for nothing but this to connect again."""
+async def test_a_recovery_is_reported_even_if_the_answer_is_the_same() -> None:
+    """A client that lost a connection meanwhile waits for this to connect again."""
     well = asyncio.Event()
     well.set()
 
     async def says_or_burns() -> LookupAnswer:
-        return knows(1) if well.is_set() else await burns()
+        return knows(1) if well.is_set() else await fails()
 
     lookupds = Lookupds(a=says_or_burns)
     async with Running(lookupds.poller()) as poller:
         await soon(lookupds.answers.get())
         well.clear()
-        while not poller.health()["a:4161"].sick:
+        while not poller.health()["a:4161"].failing:
             await lookupds.failures.get()
         while not lookupds.answers.empty():
             lookupds.answers.get_nowait()
@@ -458,7 +457,7 @@ async def test_a_recovery_is_told_even_if_it_says_nothing_new() -> None:
 
 
 @asynchronous
-async def test_cancelling_leaves_no_query_behind_and_it_can_run_again() -> None:
+async def test_cancelling_ends_all_queries_and_it_can_run_again() -> None:
     asked = asyncio.Semaphore(0)
 
     async def hangs_once_asked() -> LookupAnswer:
@@ -474,7 +473,7 @@ async def test_cancelling_leaves_no_query_behind_and_it_can_run_again() -> None:
 
 @asynchronous
 async def test_a_loss_makes_the_next_rounds_early_ones_until_the_nsqd_is_connected() -> None:
-    lookupds = Lookupds(a=saying(1))
+    lookupds = Lookupds(a=answering(1))
     async with Running(lookupds.poller(interval=3600)) as poller:
         await soon(lookupds.answers.get())
         poller.lost("10.1.0.1:4150", worked=True)
@@ -486,7 +485,7 @@ async def test_a_loss_makes_the_next_rounds_early_ones_until_the_nsqd_is_connect
 
 @asynchronous
 async def test_a_retry_makes_the_next_round_an_early_one() -> None:
-    lookupds = Lookupds(a=saying(1))
+    lookupds = Lookupds(a=answering(1))
     async with Running(lookupds.poller(interval=3600)) as poller:
         await soon(lookupds.answers.get())
         poller.retry()
@@ -502,7 +501,7 @@ async def test_no_mistake_elsewhere_ends_the_polling(caplog: pytest.LogCaptureFi
         lookupds.answers.put_nowait(answer)
         raise ZeroDivisionError("another")
 
-    lookupds = Lookupds(a=mistaken, b=saying(2))
+    lookupds = Lookupds(a=mistaken, b=answering(2))
     poller = lookupds.poller()
     poller._on_answer = misled
     async with Running(poller):
@@ -517,11 +516,11 @@ async def test_no_mistake_elsewhere_ends_the_polling(caplog: pytest.LogCaptureFi
 async def test_a_failing_nsqlookupd_is_logged_when_its_state_changes_and_not_every_round(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    caplog.set_level(logging.INFO, "nsqflow.client.poller")
+    caplog.set_level(logging.INFO, "nsqflow.client.lookup_poller")
     well = asyncio.Event()
 
     async def says_or_burns() -> LookupAnswer:
-        return knows(1) if well.is_set() else await burns()
+        return knows(1) if well.is_set() else await fails()
 
     lookupds = Lookupds(a=says_or_burns)
     async with Running(lookupds.poller()):
@@ -530,7 +529,7 @@ async def test_a_failing_nsqlookupd_is_logged_when_its_state_changes_and_not_eve
         well.set()
         await soon(lookupds.answers.get())
     assert [(record.levelname, record.getMessage()) for record in caplog.records] == [
-        ("WARNING", "nsqlookupd failed: it burns"),
-        ("WARNING", "nsqlookupd failed 3 times, is not waited for: it burns"),
-        ("INFO", "nsqlookupd a:4161 answers again, after 5 failures"),
+        ("WARNING", "nsqlookupd failed: it fails"),
+        ("WARNING", "nsqlookupd failed 3 times and is no longer waited for: it fails"),
+        ("INFO", "nsqlookupd a:4161 answers again after 5 failures"),
     ]

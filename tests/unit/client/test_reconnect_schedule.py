@@ -23,39 +23,39 @@ chances = st.floats(0, 1, exclude_max=True)
 
 
 @given(st.integers(1, 10**6), seconds, seconds, chances)
-def test_a_delay_doubles_up_to_its_limit_less_some_chance(
-    failures: int, first: float, longest: float, chance: float
+def test_a_delay_doubles_up_to_its_limit_less_some_jitter(
+    failures: int, first: float, longest: float, jitter: float
 ) -> None:
     whole = min(longest, first * 2.0 ** min(failures - 1, 100))
-    assert 0.75 * whole <= reconnect_delay(failures, first, longest, chance) <= whole
+    assert 0.75 * whole <= reconnect_delay(failures, first, longest, jitter) <= whole
 
 
 @given(st.integers(1, 10**6), seconds, seconds, chances)
 def test_a_delay_never_shrinks_with_more_failures(
-    failures: int, first: float, longest: float, chance: float
+    failures: int, first: float, longest: float, jitter: float
 ) -> None:
-    now = reconnect_delay(failures, first, longest, chance)
-    assert reconnect_delay(failures + 1, first, longest, chance) >= now > 0
+    now = reconnect_delay(failures, first, longest, jitter)
+    assert reconnect_delay(failures + 1, first, longest, jitter) >= now > 0
 
 
-def test_without_chance_it_is_exactly_twice_as_long_each_time() -> None:
+def test_without_jitter_it_is_exactly_twice_as_long_each_time() -> None:
     delays = [reconnect_delay(failures, 8, 120, 0) for failures in range(1, 8)]
     assert delays == [8, 16, 32, 64, 120, 120, 120]
 
 
-def test_chance_sets_clients_apart() -> None:
+def test_jitter_sets_clients_apart() -> None:
     random = Random(1)
     assert len({reconnect_delay(3, 8, 120, random.random()) for _ in range(100)}) == 100
 
 
 @given(seconds, st.floats(0, 1e6), chances)
 def test_a_connection_that_worked_is_dialled_at_once_whatever_was_before(
-    first: float, now: float, chance: float
+    first: float, now: float, jitter: float
 ) -> None:
     schedule = ReconnectSchedule(first, 60)
     for _ in range(5):
-        schedule.failed(now, chance)
-    schedule.lost(now, chance, worked=True)
+        schedule.failed(now, jitter)
+    schedule.lost(now, jitter, worked=True)
     assert now <= schedule.dial_at <= now + min(first, 0.5)
     assert schedule.failures == 0
     at = schedule.dial_at
@@ -70,7 +70,7 @@ def test_a_connection_worked_if_it_lasted_as_long_as_the_first_delay(
     assert ReconnectSchedule(1, 60).lasted(lasted) is worked
 
 
-def test_a_peer_that_accepts_and_closes_is_dialled_ever_more_slowly() -> None:
+def test_a_peer_that_accepts_and_closes_is_dialled_less_and_less_often() -> None:
     schedule, now, delays = ReconnectSchedule(1, 60), 0.0, []
     for _ in range(8):
         schedule.lost(now, 0, worked=False)
@@ -131,14 +131,14 @@ def test_dials_are_never_more_than_planned_ones_and_one_trigger_per_second(
     schedule, limit, now = ReconnectSchedule(first, 60), TriggerLimit(), 0.0
     triggers, planned, dials = 0, [0.0], 0
     publishes = sorted(publishes)
-    for takes, chance, lasts, connects in results:
+    for takes, jitter, lasts, connects in results:
         dials += 1
         now += takes
         if connects:
             now += lasts
-            schedule.lost(now, chance, worked=schedule.lasted(lasts))
+            schedule.lost(now, jitter, worked=schedule.lasted(lasts))
         else:
-            schedule.failed(now, chance)
+            schedule.failed(now, jitter)
         assert schedule.dial_at >= now
         before = schedule.dial_at
         while publishes and publishes[0] <= schedule.dial_at:

@@ -21,7 +21,7 @@ from nsqflow.protocol import (
     ServerSession,
     StartTls,
     Sub,
-    Subscription,
+    SubscribeMode,
 )
 
 VERSIONS = {Dialect.CLASSIC: "1.3.0", Dialect.REDESIGNED: "0.3.7-HA.1.13.0"}
@@ -122,7 +122,7 @@ def subscribed_pair(
     identify: IdentifyRequest | None = None,
     *,
     dialect: Dialect = Dialect.CLASSIC,
-    kind: Subscription = Subscription.PLAIN,
+    kind: SubscribeMode = SubscribeMode.PLAIN,
 ) -> Pair:
     """Return a pair whose client has subscribed."""
     pair = connected_pair(identify, dialect=dialect)

@@ -24,7 +24,7 @@ json_values: st.SearchStrategy[Any] = st.recursive(
 
 @st.composite
 def pieces(draw: st.DrawFn, stream: bytes) -> list[bytes]:
-    """The stream as a network may cut it: anywhere, or behind every byte."""
+    """The stream as a network may cut it: anywhere, or after every byte."""
     if draw(st.booleans()):
         return [stream[i : i + 1] for i in range(len(stream))]
     cuts = sorted(draw(st.sets(st.integers(0, len(stream)), max_size=8)))

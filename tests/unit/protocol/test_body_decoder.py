@@ -7,10 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nsqflow.errors import RemoteProtocolError
-from nsqflow.protocol.body_decoder import BatchBody, SingleBody
-from nsqflow.protocol.buffer import ReceiveBuffer
+from nsqflow.protocol.body_decoder import BatchBody, Limits, SingleBody
 from nsqflow.protocol.commands import Command, Identify
-from nsqflow.protocol.limits import Limits
+from nsqflow.protocol.frames import ReceiveBuffer
 from nsqflow.protocol.publish import Mpub, Pub
 from tests.unit.protocol.strategies import pieces
 

@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nsqflow.errors import LocalProtocolError, RemoteProtocolError
-from nsqflow.protocol import buffer as buffer_module
-from nsqflow.protocol.buffer import ReceiveBuffer
+from nsqflow.protocol import frames as buffer_module
+from nsqflow.protocol.frames import ReceiveBuffer
 
 
 def filled(*parts: bytes) -> ReceiveBuffer:
@@ -83,7 +83,7 @@ def test_nothing_fed_is_nothing_to_read() -> None:
     assert buffer.drain() == b""
 
 
-def test_draining_takes_the_later_pieces_too_and_begins_anew() -> None:
+def test_draining_takes_the_later_pieces_too_and_resets() -> None:
     buffer = filled(b"abc", b"def")
     assert buffer.take(1) == b"a"
     buffer.need(100)
@@ -95,12 +95,12 @@ def test_draining_takes_the_later_pieces_too_and_begins_anew() -> None:
 
 
 @pytest.mark.parametrize("parts", [(b"12345678", b"901"), (b"1234", b"5678", b"901")])
-def test_more_than_offsets_can_tell_is_refused(
+def test_more_than_offsets_can_address_is_refused(
     parts: tuple[bytes, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(buffer_module, "MAX_BUFFERED", 10)
     buffer = filled(*parts[:-1])
-    with pytest.raises(LocalProtocolError, match=r"^11 bytes fed and not read; at most 10$"):
+    with pytest.raises(LocalProtocolError, match=r"^11 bytes are buffered: must be at most 10$"):
         buffer.feed(parts[-1])
     assert buffer.drain() == b"12345678"
 
@@ -113,7 +113,7 @@ def test_what_was_read_does_not_count_towards_the_bound(monkeypatch: pytest.Monk
     assert buffer.drain() == b"5678abcdef"
 
 
-def test_the_bound_is_what_a_32_bit_offset_can_tell() -> None:
+def test_the_bound_is_what_a_32_bit_offset_can_address() -> None:
     assert buffer_module.MAX_BUFFERED == 2147483647
 
 
@@ -164,7 +164,7 @@ def test_a_number_is_looked_at_and_stays(data: bytes, at: int, number: int | Non
     assert buffer.drain() == data
 
 
-def test_a_number_is_looked_for_behind_what_was_read() -> None:
+def test_a_number_is_read_after_what_was_consumed() -> None:
     buffer = filled(b"abc\x00\x00\x00\x05\x00\x00\x00\x06")
     assert buffer.take(3) == b"abc"
     assert buffer.peek_int32() == 5

@@ -33,7 +33,7 @@ def test_columns_point_into_the_bytes_that_arrived() -> None:
     assert columns.ext_versions is None
 
 
-def test_headers_move_the_bodies_behind_them() -> None:
+def test_headers_move_the_bodies_after_them() -> None:
     one = Message(7, 1, b"a" * 16, b"one", 4, b"{}")
     two = Message(-8, 2, b"b" * 16, b"three", 0)
     columns = columns_of(
@@ -67,7 +67,7 @@ def test_bytes_and_numbers_are_gathered_out_of_rows() -> None:
 
 
 @given(st.lists(st.integers(0, 2**31 - 100), max_size=50), st.integers(0, 99))
-def test_a_body_begins_the_offset_behind_its_bound(bounds: list[int], offset: int) -> None:
+def test_a_body_begins_at_the_offset_after_its_bound(bounds: list[int], offset: int) -> None:
     columns = Columns(
         data=b"",
         bounds=array("i", [*bounds, 0]),

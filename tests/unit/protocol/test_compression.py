@@ -93,7 +93,7 @@ def test_nothing_received_is_nothing_to_read(method: str) -> None:
 
 
 @pytest.mark.parametrize(("method", "most"), [("deflate", WINDOW), ("snappy", WINDOW + MAX_CHUNK)])
-def test_a_bomb_goes_off_a_window_at_a_time(method: str, most: int) -> None:
+def test_a_decompression_bomb_expands_a_window_at_a_time(method: str, most: int) -> None:
     zeros = bytes(MEGABYTES * 1024 * 1024)
     wire = raw_deflate(zeros) if method == "deflate" else bytes(snappy.compress(zeros))
     sizes = read_sizes(METHODS[method][1](), wire)
@@ -167,17 +167,17 @@ def test_a_higher_level_of_deflate_costs_fewer_bytes() -> None:
     assert len(DeflateCompressor().compress(data)) == sizes[1]
 
 
-@pytest.mark.parametrize("behind", [b"", b"anything"])
-def test_a_deflate_stream_that_ends_is_an_error_once_it_was_read(behind: bytes) -> None:
+@pytest.mark.parametrize("rest", [b"", b"anything"])
+def test_a_deflate_stream_that_ends_is_an_error_once_it_was_read(rest: bytes) -> None:
     stream = DeflateDecompressor()
-    stream.feed(STORED + LAST + behind)
+    stream.feed(STORED + LAST + rest)
     assert stream.read() == b"hellohello"
     with pytest.raises(RemoteProtocolError, match=r"^deflate stream has ended$"):
         stream.read()
 
 
 @pytest.mark.parametrize("size", [0, WINDOW, WINDOW + 1])
-def test_a_deflate_stream_ends_behind_its_last_byte_wherever_that_is(size: int) -> None:
+def test_a_deflate_stream_ends_after_its_last_byte_wherever_that_is(size: int) -> None:
     stream, found = DeflateDecompressor(), []
     stream.feed(raw_deflate(b"x" * size, zlib.Z_FINISH))
     with pytest.raises(RemoteProtocolError, match=r"^deflate stream has ended$"):
@@ -189,7 +189,7 @@ def test_a_deflate_stream_ends_behind_its_last_byte_wherever_that_is(size: int) 
 def test_a_broken_deflate_stream_says_so() -> None:
     stream = DeflateDecompressor()
     stream.feed(b"\x07")
-    with pytest.raises(RemoteProtocolError, match=r"^deflate stream is broken: .*invalid block"):
+    with pytest.raises(RemoteProtocolError, match=r"^deflate stream is damaged: .*invalid block"):
         stream.read()
 
 
@@ -209,7 +209,7 @@ def test_a_snappy_stream_may_say_its_identifier_again() -> None:
 
 @pytest.mark.parametrize("kind", [0x80, 0xAB, 0xFE])
 @pytest.mark.parametrize("size", [0, 5, 300])
-def test_snappy_chunks_to_be_passed_over_are_passed_over(kind: int, size: int) -> None:
+def test_snappy_chunks_to_be_skipped_are_skipped(kind: int, size: int) -> None:
     padding = bytes([kind]) + size.to_bytes(3, "little") + ABC * (size // 11) + b"x" * (size % 11)
     wire = padding + IDENTIFIER + padding + ABC + padding + padding + ABC
     assert read_all(SnappyDecompressor(), wire) == b"abcabc"
@@ -224,7 +224,9 @@ def test_a_snappy_chunk_too_large_is_refused_before_it_arrives(kind: int) -> Non
     stream.feed(IDENTIFIER + bytes([kind]) + b"\xcf\x2a\x01")
     with pytest.raises(RemoteProtocolError) as caught:
         stream.read()
-    assert str(caught.value) == "snappy stream is broken: chunk of 76495 bytes; 76494 are allowed"
+    assert (
+        str(caught.value) == "snappy stream is damaged: chunk of 76495 bytes: must be at most 76494"
+    )
 
 
 @pytest.mark.parametrize(
@@ -234,30 +236,30 @@ def test_a_snappy_chunk_too_large_is_refused_before_it_arrives(kind: int) -> Non
         b"\xff\x06\x00\x00sNaPpX",
         b"\xff\x05\x00\x00sNaPp",
         IDENTIFIER + ABC[:-1] + b"d",  # not what the checksum says
-        IDENTIFIER + b"\x02\x00\x00\x00",  # a reserved kind that may not be passed over
-        IDENTIFIER + b"\x00\x03\x00\x00abc",  # no room for a checksum
+        IDENTIFIER + b"\x02\x00\x00\x00",  # a reserved kind that must not be skipped
+        IDENTIFIER + b"\x00\x03\x00\x00abc",  # too short for a checksum
         IDENTIFIER + b"\x00\x09\x00\x00\0\0\0\0\xff\xff\xff\xff\x0f",  # says it has 4 GB
         IDENTIFIER + b"\x01\x05\x00\x01" + b"x" * 65541,  # 65537 bytes are one too many
     ],
 )
 def test_a_broken_snappy_stream_says_so(wire: bytes) -> None:
-    with pytest.raises(RemoteProtocolError, match=r"^snappy stream is broken: "):
+    with pytest.raises(RemoteProtocolError, match=r"^snappy stream is damaged: "):
         read_all(SnappyDecompressor(), wire)
 
 
 @pytest.mark.parametrize("method", METHODS)
 @pytest.mark.parametrize("singly", [False, True])
-def test_what_comes_before_the_broken_place_is_given_out(method: str, singly: bool) -> None:
+def test_data_before_the_damage_is_returned(method: str, singly: bool) -> None:
     compressor, decompressor = streams(method)
     good = compressor.compress(b"abc" * 100) + compressor.compress(b"def")
     # No chunk has type 2; a block of type 3 does not exist in deflate.
     wire = good + (b"\x02\x00\x00\x00" if method == "snappy" else b"\x07")
     found = b""
-    with pytest.raises(RemoteProtocolError, match=f"^{method} stream is broken: "):
+    with pytest.raises(RemoteProtocolError, match=f"^{method} stream is damaged: "):
         for piece in [bytes([byte]) for byte in wire] if singly else [wire]:
             decompressor.feed(piece)
             while data := decompressor.read():
                 found += data
     assert found == b"abc" * 100 + b"def"
-    with pytest.raises(RemoteProtocolError, match=f"^{method} stream is broken: "):
+    with pytest.raises(RemoteProtocolError, match=f"^{method} stream is damaged: "):
         decompressor.read()

@@ -45,13 +45,13 @@ REDESIGNED = [
 def test_the_redesigned_server_closes_as_it_was_measured(
     code: str, commands: tuple[str, ...], closes: bool
 ) -> None:
-    told = {command: Dialect.REDESIGNED.closes(code, command) for command in commands}
-    assert told == dict.fromkeys(commands, closes)
+    found = {command: Dialect.REDESIGNED.closes(code, command) for command in commands}
+    assert found == dict.fromkeys(commands, closes)
 
 
 @pytest.mark.parametrize("code", sorted(SERVER_ERRORS))
 @pytest.mark.parametrize("command", [*COMMANDS, None])
-def test_a_failed_batch_with_headers_always_closes_and_so_does_what_is_no_publish(
+def test_a_failed_batch_with_headers_always_closes_and_so_does_what_is_not_a_publish(
     code: str, command: str | None
 ) -> None:
     goes_on = not Dialect.REDESIGNED.closes(code, command)
@@ -67,12 +67,12 @@ def test_a_failed_batch_with_headers_always_closes_and_so_does_what_is_no_publis
 
 @pytest.mark.parametrize("code", [*SERVER_ERRORS, "E_NEW_IN_2031", ""])
 def test_the_classic_server_goes_on_after_three_errors_alone(code: str) -> None:
-    told = {command: Dialect.CLASSIC.closes(code, command) for command in (*COMMANDS, None)}
-    assert told == dict.fromkeys((*COMMANDS, None), code not in NON_FATAL)
+    found = {command: Dialect.CLASSIC.closes(code, command) for command in (*COMMANDS, None)}
+    assert found == dict.fromkeys((*COMMANDS, None), code not in NON_FATAL)
 
 
 @pytest.mark.parametrize("command", [*COMMANDS, None])
-def test_a_code_that_nobody_knows_is_taken_as_closing(command: str | None) -> None:
+def test_an_unknown_code_is_taken_as_closing(command: str | None) -> None:
     assert Dialect.REDESIGNED.closes("E_NEW_IN_2031", command)
 
 
@@ -91,7 +91,7 @@ def test_the_errors_of_one_message_name_their_commands() -> None:
         ("", Dialect.CLASSIC),
     ],
 )
-def test_the_version_tells_the_dialect(version: str, dialect: Dialect) -> None:
+def test_the_version_decides_the_dialect(version: str, dialect: Dialect) -> None:
     assert dialect_of_version(version) is dialect
 
 

@@ -59,7 +59,7 @@ def test_an_event_does_not_change(event: Any) -> None:
     assert not hasattr(event, "__dict__")
 
 
-def test_events_without_a_word_about_it_mean_nothing_more() -> None:
+def test_events_have_empty_defaults() -> None:
     assert StartTls() == StartTls(b"")
     assert Published() == Published(None)
 

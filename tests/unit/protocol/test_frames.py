@@ -107,24 +107,24 @@ WRONG_PORT = "(is this the TCP port of an nsqd?)"
 @pytest.mark.parametrize(
     ("data", "complaint"),
     [
-        (b"HTTP", f"frame of 1213486160 bytes; 4 to 67108864 are allowed {WRONG_PORT}"),
+        (b"HTTP", f"frame of 1213486160 bytes: must be 4 to 67108864 {WRONG_PORT}"),
         # A TLS alert is seven bytes: the whole header of a frame never comes.
         (
             bytes.fromhex("15030100020246"),
-            f"frame of 352518400 bytes; 4 to 67108864 are allowed {WRONG_PORT}",
+            f"frame of 352518400 bytes: must be 4 to 67108864 {WRONG_PORT}",
         ),
-        (b"\x00\x00\x00\x03", f"frame of 3 bytes; 4 to 67108864 are allowed {WRONG_PORT}"),
-        (b"\xff\xff\xff\xff", f"frame of -1 bytes; 4 to 67108864 are allowed {WRONG_PORT}"),
+        (b"\x00\x00\x00\x03", f"frame of 3 bytes: must be 4 to 67108864 {WRONG_PORT}"),
+        (b"\xff\xff\xff\xff", f"frame of -1 bytes: must be 4 to 67108864 {WRONG_PORT}"),
         (
             b"\x80\x00\x00\x00\x00\x00\x00\x02",
-            f"frame of -2147483648 bytes; 4 to 67108864 are allowed {WRONG_PORT}",
+            f"frame of -2147483648 bytes: must be 4 to 67108864 {WRONG_PORT}",
         ),
-        (b"\x04\x00\x00\x01", f"frame of 67108865 bytes; 4 to 67108864 are allowed {WRONG_PORT}"),
-        (b"\x00\x00\x00\x04\x00\x00\x00\x03", "frame of type 3; 0 to 2 are known"),
-        (b"\x00\x00\x00\x04\xff\xff\xff\xff", "frame of type -1; 0 to 2 are known"),
+        (b"\x04\x00\x00\x01", f"frame of 67108865 bytes: must be 4 to 67108864 {WRONG_PORT}"),
+        (b"\x00\x00\x00\x04\x00\x00\x00\x03", "frame of unknown type 3: must be 0 to 2"),
+        (b"\x00\x00\x00\x04\xff\xff\xff\xff", "frame of unknown type -1: must be 0 to 2"),
     ],
 )
-def test_what_is_no_frame_is_refused_by_its_header_alone(data: bytes, complaint: str) -> None:
+def test_what_is_not_a_frame_is_refused_by_its_header_alone(data: bytes, complaint: str) -> None:
     with pytest.raises(RemoteProtocolError) as caught:
         decoder(data, max_frame_size=DEFAULT_MAX_FRAME_SIZE).next()
     assert str(caught.value) == complaint
@@ -135,24 +135,24 @@ def test_what_is_no_frame_is_refused_by_its_header_alone(data: bytes, complaint:
 def test_the_largest_frame_is_taken_and_one_byte_more_is_not(kind: int) -> None:
     largest = b"\x00\x00\x00\x21\x00\x00\x00" + bytes([kind]) + HEADER + b"one"
     assert read_all(decoder(largest, max_frame_size=33)) == [(kind, HEADER + b"one")]
-    with pytest.raises(RemoteProtocolError, match=r"^frame of 33 bytes; 4 to 32 are allowed"):
+    with pytest.raises(RemoteProtocolError, match=r"^frame of 33 bytes: must be 4 to 32"):
         decoder(largest, max_frame_size=32).next()
 
 
-@pytest.mark.parametrize("behind", [b"", MESSAGE])
+@pytest.mark.parametrize("rest", [b"", MESSAGE])
 @pytest.mark.parametrize(
     ("frame", "smallest", "complaint"),
     [
-        (MESSAGE, 30, "message of 29 bytes; its header alone has 30"),
-        (MESSAGE[:8], 30, "message of 29 bytes; its header alone has 30"),
-        (b"\x00\x00\x00\x07\x00\x00\x00\x02one", 26, "message of 3 bytes; its header alone has 26"),
-        (b"\x00\x00\x00\x04\x00\x00\x00\x02", 26, "message of 0 bytes; its header alone has 26"),
+        (MESSAGE, 30, "message of 29 bytes: its header has 30"),
+        (MESSAGE[:8], 30, "message of 29 bytes: its header has 30"),
+        (b"\x00\x00\x00\x07\x00\x00\x00\x02one", 26, "message of 3 bytes: its header has 26"),
+        (b"\x00\x00\x00\x04\x00\x00\x00\x02", 26, "message of 0 bytes: its header has 26"),
     ],
 )
 def test_a_message_too_short_for_its_own_header_is_refused(
-    frame: bytes, smallest: int, complaint: str, behind: bytes
+    frame: bytes, smallest: int, complaint: str, rest: bytes
 ) -> None:
-    frames = decoder(frame + behind)
+    frames = decoder(frame + rest)
     assert frames.min_message_size == 26
     frames.min_message_size = smallest
     with pytest.raises(RemoteProtocolError) as caught:
@@ -164,5 +164,5 @@ def test_messages_before_a_broken_frame_come_out_first() -> None:
     data = MESSAGE + b"\x00\x00\x00\x00"
     frames = decoder(data)
     assert frames.next() == MessageRun(data, [0, 37], [HEADER])
-    with pytest.raises(RemoteProtocolError, match=r"^frame of 0 bytes; 4 to 1000 are allowed"):
+    with pytest.raises(RemoteProtocolError, match=r"^frame of 0 bytes: must be 4 to 1000"):
         frames.next()

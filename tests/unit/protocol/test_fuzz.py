@@ -42,7 +42,7 @@ from nsqflow.protocol import (
     Req,
     ServerSession,
     Sub,
-    Subscription,
+    SubscribeMode,
     Touch,
     encode_frame,
     encode_messages,
@@ -95,7 +95,7 @@ def server_stream(random: Random, layout: Layout) -> bytes:
         encode_messages(messages, layout),
         encode_messages(messages[:1], layout),
     ]
-    # SUB is answered first, or nothing behind it would be looked at.
+    # SUB is answered first, or nothing after it would be parsed.
     return pieces[0] + b"".join(random.choices(pieces, k=random.randrange(1, 8)))
 
 
@@ -109,7 +109,7 @@ def client_stream(random: Random, dialect: Dialect) -> bytes:
         commands += (
             *(Pub("t", body, 1), PubTrace("t", 1, body, 1), PubExt("t", b"{}", body, 1)),
             *(MpubTrace("t", [(1, body)]), MpubExt("t", [(b"", body), (b"{}", body)])),
-            *(Sub("t", "c", 1, kind) for kind in Subscription),
+            *(Sub("t", "c", 1, kind) for kind in SubscribeMode),
         )
     chosen = random.choices(commands, k=random.randrange(1, 10))
     if random.random() < 0.7:
@@ -149,7 +149,7 @@ def cuts(random: Random, data: bytes) -> list[bytes]:
     return [data[a:b] for a, b in zip([0, *places], [*places, len(data)], strict=True)]
 
 
-def spoil(random: Random, clear: bytes, compress: Callable[[bytes], bytes]) -> bytes:
+def damage(random: Random, clear: bytes, compress: Callable[[bytes], bytes]) -> bytes:
     """Break the clear bytes, or what became of them, or make them up altogether."""
     if random.random() < 0.1:
         clear = random.randbytes(random.randrange(300))
@@ -171,7 +171,7 @@ def read_all(session: ClientSession | ServerSession) -> None:
         if not events:
             return
         for event in events:
-            # What came out can be answered, whatever comes behind it.
+            # What came out can be answered, whatever comes after it.
             if isinstance(session, ServerSession):
                 session.send_response()
             elif isinstance(event, MessageBatch):
@@ -183,7 +183,7 @@ def read_all(session: ClientSession | ServerSession) -> None:
 
 def fuzz_client(random: Random, dialect: Dialect, method: str) -> None:
     extended = dialect is Dialect.REDESIGNED and random.random() < 0.5
-    kind = Subscription.PLAIN if dialect is Dialect.CLASSIC else random.choice([*Subscription])
+    kind = SubscribeMode.PLAIN if dialect is Dialect.CLASSIC else random.choice([*SubscribeMode])
     asked = IdentifyRequest(
         snappy=method == "snappy",
         deflate=method == "deflate",
@@ -204,8 +204,8 @@ def fuzz_client(random: Random, dialect: Dialect, method: str) -> None:
         session.send(Pub("t", b"x"))
     except LocalProtocolError:
         assert session.state.value != "connected"
-    layout = Layout(extended=extended, positioned=kind is not Subscription.PLAIN)
-    for piece in cuts(random, spoil(random, server_stream(random, layout), compress)):
+    layout = Layout(extended=extended, positioned=kind is not SubscribeMode.PLAIN)
+    for piece in cuts(random, damage(random, server_stream(random, layout), compress)):
         session.receive_data(piece)
         read_all(session)
 
@@ -225,7 +225,7 @@ def fuzz_server(random: Random, dialect: Dialect, method: str) -> None:
         deflate,
     ):
         session.accept_identify(IdentifyReply(snappy=snappy, deflate=deflate))
-    for piece in cuts(random, spoil(random, client_stream(random, dialect), compress)):
+    for piece in cuts(random, damage(random, client_stream(random, dialect), compress)):
         session.receive_data(piece)
         read_all(session)
 

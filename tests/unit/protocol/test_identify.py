@@ -92,13 +92,13 @@ def test_a_request_says_all_that_was_asked_for() -> None:
 @pytest.mark.parametrize(
     ("request_", "complaint"),
     [
-        (IdentifyRequest(snappy=True, deflate=True), "snappy and deflate can't be had together"),
-        (IdentifyRequest(desired_tag=""), "desired_tag is for the redesigned NSQ alone"),
-        (IdentifyRequest(extend_support=False), "extend_support is for the redesigned NSQ alone"),
-        (IdentifyRequest(ext_filter={}), "ext_filter is for the redesigned NSQ alone"),
+        (IdentifyRequest(snappy=True, deflate=True), "snappy and deflate cannot be used together"),
+        (IdentifyRequest(desired_tag=""), "desired_tag is only for the redesigned NSQ"),
+        (IdentifyRequest(extend_support=False), "extend_support is only for the redesigned NSQ"),
+        (IdentifyRequest(ext_filter={}), "ext_filter is only for the redesigned NSQ"),
     ],
 )
-def test_what_the_server_would_refuse_or_pass_over_is_not_asked(
+def test_options_that_the_server_would_refuse_or_ignore_are_not_sent(
     request_: IdentifyRequest, complaint: str
 ) -> None:
     with pytest.raises(LocalProtocolError) as caught:
@@ -217,7 +217,7 @@ def test_auth_is_answered_with_an_identity() -> None:
     ],
 )
 @pytest.mark.parametrize("what", ["answer to IDENTIFY", "answer to AUTH"])
-def test_an_answer_that_is_no_object_is_refused(what: str, data: bytes, complaint: str) -> None:
+def test_an_answer_that_is_not_an_object_is_refused(what: str, data: bytes, complaint: str) -> None:
     with pytest.raises(RemoteProtocolError) as caught:
         DECODERS[what](data)
     assert str(caught.value) == complaint.format(what=what)

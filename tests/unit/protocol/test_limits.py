@@ -4,7 +4,7 @@ from dataclasses import FrozenInstanceError, asdict
 
 import pytest
 
-from nsqflow.protocol.limits import Limits
+from nsqflow.protocol.body_decoder import Limits
 
 
 def test_the_defaults_are_those_of_nsqd() -> None:

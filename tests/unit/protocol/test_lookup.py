@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from nsqflow.address import join_address
 from nsqflow.errors import DiscoveryError
 from nsqflow.protocol.dialect import Dialect
 from nsqflow.protocol.lookup import (
@@ -17,7 +18,6 @@ from nsqflow.protocol.lookup import (
     LookupdNode,
     Node,
     TopicMeta,
-    join_address,
     parse_listlookup,
     parse_lookup,
 )
@@ -162,7 +162,7 @@ def test_after_a_crash_a_topic_has_its_meta_and_no_partitions() -> None:
     assert answer.dialect is None
 
 
-def test_a_classic_nsqd_behind_a_redesigned_nsqlookupd_is_classic() -> None:
+def test_a_classic_nsqd_of_a_redesigned_nsqlookupd_is_classic() -> None:
     answer = parse_lookup(200, encode({"partitions": {}, "producers": [FIRST]}))
     assert answer.dialect is Dialect.CLASSIC
 
@@ -177,8 +177,27 @@ def test_a_classic_nsqd_behind_a_redesigned_nsqlookupd_is_classic() -> None:
         (200, b'{"status_code":200,"status_txt":"OK","data":null}'),
     ],
 )
-def test_a_topic_that_nobody_knows_is_an_answer(status: int, body: bytes) -> None:
+def test_an_unknown_topic_is_an_answer(status: int, body: bytes) -> None:
     assert parse_lookup(status, body) == LookupAnswer()
+
+
+_LACKS_CHANNEL = "Topic has no channel, should init at least one for the new topic"
+
+
+@pytest.mark.parametrize(
+    ("status", "body"),
+    [
+        (404, {"message": _LACKS_CHANNEL}),
+        (500, {"status_code": 500, "status_txt": _LACKS_CHANNEL, "data": None}),
+    ],
+)
+def test_a_topic_refused_for_want_of_a_channel_says_so(
+    status: int, body: dict[str, object]
+) -> None:
+    answer = parse_lookup(status, json.dumps(body).encode())
+    assert answer.lacks_channel
+    assert answer.partitions == {}
+    assert not parse_lookup(404, b'{"message":"Key not found"}').lacks_channel
 
 
 @pytest.mark.parametrize(
@@ -260,14 +279,14 @@ def test_a_port_is_a_number_or_the_digits_of_one(value: object, number: int) -> 
         ([1], "[1]"),
     ],
 )
-def test_what_is_no_port_is_refused(value: object, shown: str) -> None:
+def test_what_is_not_a_port_is_refused(value: object, shown: str) -> None:
     with pytest.raises(DiscoveryError) as caught:
         parse_lookup(200, encode({"producers": [{"broadcast_address": "h", "tcp_port": value}]}))
     assert str(caught.value) == f"tcp_port is {shown}; expected a number from 1 to 65535"
 
 
 @pytest.mark.parametrize("number", ["", "x", "-1", "65536"])
-def test_a_partition_is_told_by_its_number(number: str) -> None:
+def test_a_partition_is_named_by_its_number(number: str) -> None:
     with pytest.raises(
         DiscoveryError, match=r"^partition is .*; expected a number from 0 to 65535"
     ):
@@ -283,7 +302,7 @@ def test_an_address_is_host_and_port(host: str, address: str) -> None:
     assert Node(broadcast_address=host, tcp_port=4150).address == address
 
 
-def test_the_header_for_honest_status_codes_is_the_exact_string() -> None:
+def test_the_header_for_plain_status_codes_is_the_exact_string() -> None:
     assert ACCEPT_V1 == "application/vnd.nsq; version=1.0"
 
 
@@ -338,11 +357,11 @@ def test_an_nsqlookupd_may_know_of_no_other(
             b'{"lookupdleader":{"NodeIP":"h"}}',
             "HttpPort is None; expected a number from 1 to 65535",
         ),
-        (200, b'{"lookupdnodes":[5]}', "a nsqlookupd is 5; expected dict"),
+        (200, b'{"lookupdnodes":[5]}', "an nsqlookupd is 5; expected dict"),
         (
             200,
             b'{"lookupdnodes":[{"HttpPort":"1"}]}',
-            "a nsqlookupd without NodeIP: {'HttpPort': '1'}",
+            "an nsqlookupd without NodeIP: {'HttpPort': '1'}",
         ),
         (
             200,
@@ -389,7 +408,7 @@ def test_any_part_may_be_null_or_missing_or_wrong(
     assert (
         isinstance(found, LookupAnswer | tuple)
         or "; expected " in str(found)
-        or (str(found).startswith(("a node without", "a nsqlookupd without", "status 200: ")))
+        or (str(found).startswith(("a node without", "an nsqlookupd without", "status 200: ")))
     )
 
 
@@ -408,3 +427,8 @@ def test_a_wrong_value_is_shown_in_short_however_deep_it_is() -> None:
     with pytest.raises(DiscoveryError, match=r"^NodeIP is \[\[") as caught:
         parse_listlookup(200, body)
     assert len(str(caught.value)) < 100
+
+
+def test_a_node_has_an_address_for_clients_and_one_for_its_http_api() -> None:
+    node = Node(broadcast_address="::1", tcp_port=4150, http_port=4151)
+    assert (node.address, node.http_address) == ("[::1]:4150", "[::1]:4151")

@@ -137,9 +137,19 @@ def test_a_broker_encodes_plain_messages_in_its_own_quicker_way(sent: list[Messa
 @given(sent=st.lists(messages(PLAIN), min_size=1, max_size=6))
 def test_messages_can_be_had_apart_and_read_later(sent: list[Message]) -> None:
     (batch,) = batches(PLAIN, encode_messages(sent))
-    pairs = batch.apart(lambda header, body: (header, body))
+    pairs = batch.build(lambda header, body: (header, body))
     assert [Message(*read_header(header), body) for header, body in pairs] == sent
     assert batch.most_attempts == max(message.attempts for message in sent)
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+@settings(max_examples=50)
+@given(data=st.data())
+def test_messages_of_any_layout_can_be_had_apart(layout: Layout, data: st.DataObject) -> None:
+    sent = data.draw(st.lists(messages(layout), min_size=1, max_size=6))
+    (batch,) = batches(layout, encode_messages(sent, layout))
+    parts = batch.build_extended(lambda *parts: parts)
+    assert [Message(*read_header(header), *rest) for header, *rest in parts] == sent
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
@@ -249,14 +259,14 @@ def test_an_id_of_numbers_that_do_not_fit_is_refused(internal_id: int, trace_id:
     with pytest.raises(LocalProtocolError) as caught:
         message_id(internal_id, trace_id)
     assert str(caught.value) == (
-        f"message id of {internal_id} and {trace_id}; 0 to 18446744073709551615 are allowed"
+        f"message id of {internal_id} and {trace_id}: must be 0 to 18446744073709551615"
     )
 
 
 @pytest.mark.parametrize(
     ("message", "complaint"),
     [
-        (Message(0, 0, b"short", b""), "message id b'short' of 5 bytes; it has 16"),
+        (Message(0, 0, b"short", b""), "message id b'short' of 5 bytes: must have 16"),
         (Message(0, 65536, b"i" * 16, b""), "attempts 65536"),
         (Message(2**63, 0, b"i" * 16, b""), "timestamp 9223372036854775808"),
         (Message(0, 0, b"i" * 16, b"", 256, b""), "ext_version 256"),
@@ -290,7 +300,7 @@ def test_a_receipt_stands_on_the_wire_as_it_was_measured() -> None:
         (b"", "receipt of 0 bytes, b''; expected OK and 28 bytes"),
     ],
 )
-def test_what_is_no_receipt_is_refused(data: bytes, complaint: str) -> None:
+def test_what_is_not_a_receipt_is_refused(data: bytes, complaint: str) -> None:
     with pytest.raises(RemoteProtocolError) as caught:
         Receipt.decode(data)
     assert str(caught.value).startswith(complaint)

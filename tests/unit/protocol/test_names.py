@@ -18,23 +18,23 @@ CHECKS = [("topic", check_topic), ("channel", check_channel)]
 VALID = ["a", ".", "-", "_", "0", "Orders.v2_eu-west", "a" * 64, "a#ephemeral"]
 VALID += ["a" * 54 + "#ephemeral"]  # 64 with the ending
 
-RULE = "allowed are letters, digits, '.', '_', '-' and one #ephemeral at the end"
+RULE = "must consist of letters, digits, '.', '_' and '-', and may end with #ephemeral"
 
 INVALID = [
-    ("", "name '' is empty; it takes 1 to 64 characters"),
-    ("a" * 65, "has 65 characters; it takes 1 to 64, #ephemeral included"),
-    ("a" * 55 + "#ephemeral", "has 65 characters; it takes 1 to 64, #ephemeral included"),
+    ("", "name '' is empty: must have 1 to 64 characters"),
+    ("a" * 65, "has 65 characters: must have 1 to 64 with #ephemeral"),
+    ("a" * 55 + "#ephemeral", "has 65 characters: must have 1 to 64 with #ephemeral"),
     ("#ephemeral", "name '#ephemeral' has nothing before #ephemeral"),
-    ("a" * 63 + "$", f"has '$' at position 63; {RULE}"),
-    ("a b", f"name 'a b' has ' ' at position 1; {RULE}"),
-    ("a\n", rf"name 'a\n' has '\n' at position 1; {RULE}"),
-    ("a#ephemeral#ephemeral", f"has '#' at position 1; {RULE}"),
-    ("a#Ephemeral", f"has '#' at position 1; {RULE}"),
-    ("a#ephemeral\n", f"has '#' at position 1; {RULE}"),
-    ("orders/eu", f"has '/' at position 6; {RULE}"),
-    ("caf\N{LATIN SMALL LETTER E WITH ACUTE}", f"at position 3; {RULE}"),
-    ("a\N{ARABIC-INDIC DIGIT ONE}", f"at position 1; {RULE}"),
-    ("\ud800", rf"has '\ud800' at position 0; {RULE}"),
+    ("a" * 63 + "$", f"has '$' at position 63: {RULE}"),
+    ("a b", f"name 'a b' has ' ' at position 1: {RULE}"),
+    ("a\n", rf"name 'a\n' has '\n' at position 1: {RULE}"),
+    ("a#ephemeral#ephemeral", f"has '#' at position 1: {RULE}"),
+    ("a#Ephemeral", f"has '#' at position 1: {RULE}"),
+    ("a#ephemeral\n", f"has '#' at position 1: {RULE}"),
+    ("orders/eu", f"has '/' at position 6: {RULE}"),
+    ("caf\N{LATIN SMALL LETTER E WITH ACUTE}", f"at position 3: {RULE}"),
+    ("a\N{ARABIC-INDIC DIGIT ONE}", f"at position 1: {RULE}"),
+    ("\ud800", rf"has '\ud800' at position 0: {RULE}"),
 ]
 
 
@@ -45,14 +45,14 @@ def test_every_character_nsqd_takes_is_taken_and_no_other() -> None:
 
 @pytest.mark.parametrize(("what", "check"), CHECKS)
 @pytest.mark.parametrize("name", VALID)
-def test_a_valid_name_is_given_back(what: str, check: Callable[[str], str], name: str) -> None:
+def test_a_valid_name_is_returned(what: str, check: Callable[[str], str], name: str) -> None:
     assert is_valid_name(name)
     assert check(name) is name
 
 
 @pytest.mark.parametrize(("what", "check"), CHECKS)
 @pytest.mark.parametrize(("name", "complaint"), INVALID)
-def test_a_refused_name_is_told_which_rule_it_breaks(
+def test_a_refused_name_is_reported_with_the_rule_it_breaks(
     what: str, check: Callable[[str], str], name: str, complaint: str
 ) -> None:
     assert not is_valid_name(name)
@@ -66,7 +66,7 @@ def test_a_refused_name_is_told_which_rule_it_breaks(
 @pytest.mark.parametrize(
     ("name", "kind"), [(b"orders", "bytes: b'orders'"), (None, "NoneType: None"), (7, "int: 7")]
 )
-def test_what_is_no_text_is_no_name(
+def test_a_name_must_be_text(
     what: str, check: Callable[[Any], str], name: object, kind: str
 ) -> None:
     with pytest.raises(ConfigError) as caught:

@@ -30,7 +30,7 @@ from nsqflow.protocol import (
     Req,
     ServerSession,
     Sub,
-    Subscription,
+    SubscribeMode,
     Touch,
     encode_frame,
     encode_messages,
@@ -85,7 +85,7 @@ def asked(method: str | None) -> IdentifyRequest:
 
 
 def compressed(stream: bytes, method: str | None) -> bytes:
-    """Return the stream as a server sends it behind the OK that compression begins with."""
+    """Return the stream as a server sends it after the OK that compression begins with."""
     pair = subscribed_pair(asked(method))
     pair.server._out.append(stream)
     return pair.server.data_to_send()
@@ -160,13 +160,13 @@ def test_a_server_sees_the_same_byte_by_byte(dialect: Dialect, commands: list[by
 
 
 @pytest.mark.parametrize("method", METHODS)
-@pytest.mark.parametrize("kind", Subscription)
+@pytest.mark.parametrize("kind", SubscribeMode)
 @given(messages=st.lists(MESSAGES, max_size=20))
 def test_messages_arrive_as_they_were_sent(
-    method: str | None, kind: Subscription, messages: list[Message]
+    method: str | None, kind: SubscribeMode, messages: list[Message]
 ) -> None:
     pair = subscribed_pair(asked(method), dialect=Dialect.REDESIGNED, kind=kind)
-    if kind is not Subscription.PLAIN:
+    if kind is not SubscribeMode.PLAIN:
         for i, message in enumerate(messages):
             message.offset, message.size = i, 30 + len(message.body)
     pair.server.send_messages(messages)

@@ -77,25 +77,25 @@ REFUSED = [
     (Mpub("t", [b"a", b"b", b"", b""]), "empty message body at index 2"),
     (MpubTrace("t", [(1, b"a"), (2, b"")]), "empty message body at index 1"),
     (MpubExt("t", [(b"{}", b"")]), "empty message body at index 0"),
-    (Dpub("t", -1, b"x"), "delay of -1 ms; 0 to 9223372036854 are allowed"),
-    (PubTrace("t", -1, b"x"), "trace id -1; 0 to 18446744073709551615 are allowed"),
+    (Dpub("t", -1, b"x"), "delay of -1 ms: must be 0 to 9223372036854"),
+    (PubTrace("t", -1, b"x"), "trace id -1: must be 0 to 18446744073709551615"),
     (
         PubTrace("t", 2**64, b"x"),
-        "trace id 18446744073709551616; 0 to 18446744073709551615 are allowed",
+        "trace id 18446744073709551616: must be 0 to 18446744073709551615",
     ),
     (
         MpubTrace("t", [(0, b"x"), (-5, b"x")]),
-        "trace id -5; 0 to 18446744073709551615 are allowed",
+        "trace id -5: must be 0 to 18446744073709551615",
     ),
-    (PubExt("t", b"x" * 65536, b"x"), "headers of 65536 bytes; at most 65535 are allowed"),
+    (PubExt("t", b"x" * 65536, b"x"), "headers of 65536 bytes: must be at most 65535"),
     (
         MpubExt("t", [(b"", b"x"), (b"x" * 65537, b"x")]),
-        "headers of 65537 bytes; at most 65535 are allowed",
+        "headers of 65537 bytes: must be at most 65535",
     ),
-    (Pub("t", Huge(b"x")), "body of 2147483648 bytes; 1 to 2147483647 are allowed"),
-    (Mpub("t", [Huge(b"x")]), "batch of 2147483656 bytes; at most 2147483647 are allowed"),
+    (Pub("t", Huge(b"x")), "body of 2147483648 bytes: must be 1 to 2147483647"),
+    (Mpub("t", [Huge(b"x")]), "batch of 2147483656 bytes: must be at most 2147483647"),
     *(
-        (command, "partition -1; it is 0 to 2147483647, or None for any")
+        (command, "partition -1: must be 0 to 2147483647, or None")
         for command in (
             Pub("t", b"x", -1),
             Mpub("t", [b"x"], -1),

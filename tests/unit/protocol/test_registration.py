@@ -81,11 +81,11 @@ def test_a_bad_name_is_not_registered_and_nothing_is_sent(
         session.send(command)
     assert session.data_to_send() == b"  V1"
     session.receive_data(OK)
-    with pytest.raises(RemoteProtocolError, match="to no command"):
+    with pytest.raises(RemoteProtocolError, match="without a command"):
         session.events()
 
 
-def test_nsqd_greets_and_then_speaks() -> None:
+def test_nsqd_sends_its_magic_before_commands() -> None:
     session = peer_session(PeerIdentify(PEER), Register("t", "c"), Ping())
     assert session.data_to_send() == b"  V1" + IDENTIFY + b"REGISTER t c\nPING\n"
     assert session.data_to_send() == b""
@@ -117,7 +117,7 @@ def test_an_nsqlookupd_may_answer_identify_with_ok_alone() -> None:
 @pytest.mark.parametrize(
     ("command", "data", "complaint"),
     [
-        (None, OK, "answer b'OK' to no command"),
+        (None, OK, "answer b'OK' without a command"),
         (Ping(), b"\x00\x00\x00\x04NOPE", "answer b'NOPE' to PING; expected OK"),
         (Ping(), b"\x00\x00\x00\x00", "answer b'' to PING; expected OK"),
         (PeerIdentify(PEER), b"\x00\x00\x00\x04NOPE", "IDENTIFY is not JSON: b'NOPE'"),
@@ -126,9 +126,9 @@ def test_an_nsqlookupd_may_answer_identify_with_ok_alone() -> None:
             b"\x00\x10\x00\x00" + b"x" * 1048576,
             f"answer b'{'x' * 100}' to PING; expected OK",
         ),
-        (Ping(), b"\xff\xff\xff\xff", "body of -1 bytes; 0 to 1048576 are allowed"),
-        (Ping(), b"\x00\x10\x00\x01", "body of 1048577 bytes; 0 to 1048576 are allowed"),
-        (Ping(), b"HTTP", "body of 1213486160 bytes; 0 to 1048576 are allowed"),
+        (Ping(), b"\xff\xff\xff\xff", "body of -1 bytes: must be 0 to 1048576"),
+        (Ping(), b"\x00\x10\x00\x01", "body of 1048577 bytes: must be 0 to 1048576"),
+        (Ping(), b"HTTP", "body of 1213486160 bytes: must be 0 to 1048576"),
     ],
 )
 def test_an_answer_that_makes_no_sense_ends_nsqds_side(
@@ -149,7 +149,7 @@ def test_answers_before_a_bad_one_come_out_first() -> None:
     session = peer_session(Ping())
     session.receive_data(OK + OK)
     assert session.events() == [PeerReply("PING")]
-    with pytest.raises(RemoteProtocolError, match=r"^answer b'OK' to no command$"):
+    with pytest.raises(RemoteProtocolError, match=r"^answer b'OK' without a command$"):
         session.events()
 
 
@@ -223,11 +223,11 @@ ERRORS = [
     ),
     (
         GREETED + b"IDENTIFY\n\xff\xff\xff\xff",
-        "E_BAD_BODY body of -1 bytes; 0 to 1048576 are allowed",
+        "E_BAD_BODY body of -1 bytes: must be 0 to 1048576",
     ),
     (
         GREETED + b"IDENTIFY\n\x00\x10\x00\x01",
-        "E_BAD_BODY body of 1048577 bytes; 0 to 1048576 are allowed",
+        "E_BAD_BODY body of 1048577 bytes: must be 0 to 1048576",
     ),
 ]
 
@@ -243,9 +243,7 @@ def test_a_bad_command_is_answered_in_nsqlookupds_words(
     assert str(caught.value).strip() == answer
     sent = session.data_to_send()
     assert sent[:4] == (len(sent) - 4).to_bytes(4, "big")
-    assert (
-        sent[4:].decode().rstrip(" ") == answer
-    )  # an empty line leaves the space behind "command"
+    assert sent[4:].decode().rstrip(" ") == answer  # an empty line leaves the space after "command"
 
 
 @pytest.mark.parametrize(
@@ -255,7 +253,7 @@ def test_a_bad_command_is_answered_in_nsqlookupds_words(
         (b"\x00\x00\x00\x02{", b"E_BAD_BODY IDENTIFY failed to read body"),
     ],
 )
-def test_an_nsqd_that_hangs_up_within_identify_is_told_so(cut: bytes, words: bytes) -> None:
+def test_an_nsqd_that_closes_within_identify_gets_an_error(cut: bytes, words: bytes) -> None:
     session = LookupSession()
     session.receive_data(b"  V1IDENTIFY\n" + cut)
     session.receive_eof()
@@ -264,7 +262,7 @@ def test_an_nsqd_that_hangs_up_within_identify_is_told_so(cut: bytes, words: byt
     assert session.data_to_send() == len(words).to_bytes(4, "big") + words
 
 
-def test_an_nsqd_that_hangs_up_between_commands_is_told_nothing() -> None:
+def test_an_nsqd_that_closes_between_commands_gets_no_answer() -> None:
     session = LookupSession()
     session.receive_data(b"  V1PING")
     session.receive_eof()
@@ -278,7 +276,7 @@ def test_an_nsqd_need_not_say_its_hostname() -> None:
     assert receive(LookupSession(), identify(body)) == [PeerIdentify(peer)]
 
 
-def test_a_line_without_end_is_not_kept_for_ever() -> None:
+def test_a_line_without_end_is_not_kept_forever() -> None:
     session = LookupSession()
     assert receive(session, b"  V1PING " + b"x" * 4090 + b"\n") == [Ping()]
     with pytest.raises(RemoteProtocolError, match=r"^line of more than 4096 bytes$"):

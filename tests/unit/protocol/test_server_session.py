@@ -92,7 +92,7 @@ def test_a_whole_conversation_comes_out_as_commands() -> None:
         b"FIN 0123456789abcdef\nREQ 0123456789abcdef 10\nTOUCH 0123456789abcdef\n"
         b"CLS\nRDY 3\nFIN 0123456789abcdef\nNOP\n"
     )
-    # RDY after CLS is passed over, as nsqd does.
+    # RDY after CLS is ignored, as in nsqd.
     assert server.events() == [
         *(Auth(b"secret"), Pub("t", b"x"), Sub("t", "c"), Rdy(5)),
         *(Fin(ID), Req(ID, 10), Touch(ID), Cls(), Fin(ID), Nop()),
@@ -124,7 +124,7 @@ def test_what_the_state_does_not_allow_is_refused_in_nsqds_words(data: bytes, wo
     assert refusal(b"  V2" + data) == words
 
 
-def test_the_redesigned_server_leaves_a_space_behind_a_bare_code() -> None:
+def test_the_redesigned_server_adds_a_space_to_a_bare_code() -> None:
     server = ServerSession(dialect=Dialect.REDESIGNED)
     server.send_error("E_TOPIC_NOT_EXIST")
     assert server.data_to_send() == error_frame(b"E_TOPIC_NOT_EXIST ")
@@ -147,7 +147,7 @@ def test_limits_are_the_servers_own() -> None:
     assert words == "E_INVALID RDY count 8 out of range 0-7"
 
 
-def test_a_line_without_an_end_is_refused_without_a_word() -> None:
+def test_a_line_without_an_end_is_refused_without_an_error_frame() -> None:
     server = fed(b"  V2" + b"x" * 16384)
     with pytest.raises(RemoteProtocolError, match="line of more than 16384 bytes"):
         server.events()
@@ -177,9 +177,9 @@ def test_answers_to_commands_before_the_violation_go_out_before_its_error() -> N
     assert server.state is ServerState.FAILED
 
 
-@pytest.mark.parametrize("behind", [b"", b"PUB", b"BOGUS\n"])
-def test_a_broker_may_fail_the_connection_itself(behind: bytes) -> None:
-    server = fed(b"  V2PUB t\n\x00\x00\x00\x01x" + behind)
+@pytest.mark.parametrize("rest", [b"", b"PUB", b"BOGUS\n"])
+def test_a_broker_may_fail_the_connection_itself(rest: bytes) -> None:
+    server = fed(b"  V2PUB t\n\x00\x00\x00\x01x" + rest)
     server.events()
     server.receive_data(b"NOP\n")
     server.fail("E_PUB_FAILED", "PUB failed exiting")
@@ -201,7 +201,7 @@ def test_a_broker_may_fail_the_connection_itself(behind: bytes) -> None:
         ),
     ],
 )
-def test_an_answer_that_failed_is_told_with_its_id(dialect: Dialect, words: bytes) -> None:
+def test_a_failed_answer_is_reported_with_its_id(dialect: Dialect, words: bytes) -> None:
     server = ServerSession(dialect=dialect)
     server.send_answer_failed(Req(ID), "ID not in flight")
     assert server.data_to_send() == error_frame(words)
@@ -221,7 +221,7 @@ def test_nothing_is_parsed_before_identify_is_answered() -> None:
     assert server.events() == [Nop()]
 
 
-def test_what_the_client_said_of_itself_is_there_to_read() -> None:
+def test_the_identify_of_the_client_can_be_read() -> None:
     body = IdentifyRequest(client_id="me", msg_timeout=5000).encode()
     server = fed(b"  V2IDENTIFY\n" + len(body).to_bytes(4, "big") + body)
     server.events()
@@ -242,7 +242,7 @@ def test_a_client_that_does_not_negotiate_gets_a_plain_ok() -> None:
 
 
 def test_identify_is_answered_only_once() -> None:
-    with pytest.raises(LocalProtocolError, match="no IDENTIFY is to be answered"):
+    with pytest.raises(LocalProtocolError, match="there is no IDENTIFY to answer"):
         ServerSession().accept_identify(IdentifyReply())
 
 
@@ -250,7 +250,7 @@ def test_identify_is_answered_only_once() -> None:
 def test_nothing_is_granted_that_was_not_asked_for(feature: str) -> None:
     server = fed(b"  V2" + IDENTIFY)
     server.events()
-    with pytest.raises(LocalProtocolError, match=f"{feature} granted to a client that did not"):
+    with pytest.raises(LocalProtocolError, match=f"{feature} is granted to a client that did not"):
         server.accept_identify(IdentifyReply(**{feature: True}))  # type: ignore[arg-type]
     server.accept_identify(IdentifyReply())
 
@@ -295,7 +295,7 @@ def test_an_ordered_subscription_with_a_sample_rate_is_refused() -> None:
     )
     server.events()
     server.accept_identify(IdentifyReply())
-    with pytest.raises(RemoteProtocolError, match="E_INVALID cannot SUB_ORDERED with a sample"):
+    with pytest.raises(RemoteProtocolError, match="E_INVALID order consume is not allowed"):
         server.events()
 
 
@@ -351,7 +351,7 @@ def test_a_row_of_fins_in_one_piece_is_one_event() -> None:
 
 
 @pytest.mark.parametrize("dialect", Dialect)
-def test_a_fin_that_is_not_quite_like_the_others_is_read_as_ever(dialect: Dialect) -> None:
+def test_a_fin_of_another_form_is_read_singly(dialect: Dialect) -> None:
     server = subscribed(gather_fins=True, dialect=dialect)
     id = b"0123456789abcdef"
     server.receive_data(b"FIN " + id + b" more\nFIN " + id + b"\r\n" + encode_fins([id]))
@@ -366,7 +366,7 @@ def test_redesigned_ids_in_a_row_of_fins_may_hold_any_byte() -> None:
 
 
 @pytest.mark.parametrize("id", [b"0123456789abcde\r", b"0123456789 bcdef", b"0123456789abcd"])
-def test_an_id_that_is_none_is_no_part_of_a_row(id: bytes) -> None:
+def test_an_invalid_id_ends_a_row_of_fins(id: bytes) -> None:
     server = subscribed(gather_fins=True)
     server.receive_data(b"FIN " + id + b"\n")
     with pytest.raises(RemoteProtocolError, match="E_INVALID invalid message ID"):
@@ -380,7 +380,7 @@ def test_a_row_of_fins_without_a_subscription_is_refused() -> None:
         server.events()
 
 
-def test_what_looks_like_a_fin_in_a_body_is_no_fin() -> None:
+def test_what_looks_like_a_fin_in_a_body_is_not_a_fin() -> None:
     server = subscribed(gather_fins=True)
     body = encode_fins([b"0123456789abcdef"])
     server.receive_data(b"PUB t\n" + len(body).to_bytes(4, "big"))
@@ -408,10 +408,10 @@ def test_what_looks_like_a_fin_in_a_body_is_no_fin() -> None:
         ),
     ],
 )
-def test_who_hangs_up_within_a_body_is_told_so(cut: bytes, words: str) -> None:
+def test_a_client_that_closes_within_a_body_gets_an_error(cut: bytes, words: str) -> None:
     server = fed(b"  V2NOP\n" + cut)
     server.receive_eof()
-    assert server.events() == [Nop()]  # what came before it is as good as ever
+    assert server.events() == [Nop()]  # what came before it is still valid
     with pytest.raises(RemoteProtocolError, match=re.escape(words)):
         server.events()
     assert server.data_to_send() == error_frame(words.encode())
@@ -419,7 +419,7 @@ def test_who_hangs_up_within_a_body_is_told_so(cut: bytes, words: str) -> None:
 
 
 @pytest.mark.parametrize("data", [b"", b"  V", b"  V2", b"  V2NOP\n", b"  V2PUB t"])
-def test_who_hangs_up_between_two_bodies_is_told_nothing(data: bytes) -> None:
+def test_a_client_that_closes_between_two_bodies_gets_no_error(data: bytes) -> None:
     server = fed(data)
     server.receive_eof()
     while server.events():

@@ -26,8 +26,8 @@ from nsqflow.protocol import (
     TlsStarted,
     encode_frame,
 )
-from nsqflow.protocol.buffer import ReceiveBuffer
 from nsqflow.protocol.compression import WINDOW
+from nsqflow.protocol.frames import ReceiveBuffer
 from nsqflow.protocol.session import Session
 
 from .pair import connected_pair, make_pair
@@ -104,7 +104,7 @@ def test_negotiation_is_the_same_when_every_byte_comes_alone(
     assert isinstance(events[-1], Connected)
 
 
-def test_bytes_behind_the_reply_belong_to_the_tls_handshake() -> None:
+def test_bytes_after_the_reply_belong_to_the_tls_handshake() -> None:
     client = ClientSession(IdentifyRequest(tls_v1=True))
     client.receive_data(reply_frame(tls_v1=True) + b"\x16\x03\x03hello")
     assert client.events() == [StartTls(b"\x16\x03\x03hello")]
@@ -119,7 +119,7 @@ def test_bytes_fed_before_tls_has_started_are_refused() -> None:
         client.receive_data(b"x")
 
 
-def test_tls_that_nobody_asked_for_can_not_start() -> None:
+def test_tls_that_was_not_asked_for_cannot_start() -> None:
     with pytest.raises(LocalProtocolError, match="no TLS handshake was pending"):
         ClientSession().tls_started()
 
@@ -183,7 +183,7 @@ def test_a_second_identify_on_a_compressed_connection_is_answered_compressed() -
     assert sent.count(b"sNaPpY") == 1
 
 
-def test_a_paused_server_does_not_unpack_what_it_can_not_read_yet() -> None:
+def test_a_paused_server_does_not_unpack_what_it_cannot_read_yet() -> None:
     pair = connected_pair(IdentifyRequest(deflate=True))
     again = b"IDENTIFY\n\x00\x00\x00\x02{}" + b"NOP\n" * 200_000
     pair.server.receive_data(zlib_continuation(pair.client, again))
@@ -206,7 +206,7 @@ def zlib_continuation(client: ClientSession, data: bytes) -> bytes:
     return client.data_to_send()
 
 
-def test_events_before_the_violation_come_first_then_it_is_raised_for_ever() -> None:
+def test_events_before_the_violation_come_first_then_each_call_raises() -> None:
     client = ClientSession()
     client.receive_data(reply_frame() + HEARTBEAT_FRAME + b"HTTP/1.1 400 Bad Request")
     assert [type(event) for event in client.events()] == [Connected, Heartbeat]

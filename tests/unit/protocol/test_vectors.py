@@ -48,7 +48,7 @@ from nsqflow.protocol import (
     ServerState,
     StartTls,
     Sub,
-    Subscription,
+    SubscribeMode,
     Touch,
     parse_listlookup,
     parse_lookup,
@@ -79,8 +79,8 @@ PEER = (
 # A command of each kind, for a client that waits for the answer to it.
 SUBSCRIPTIONS = {
     "SUB": Sub("t", "ch"),
-    "SUB_ORDERED": Sub("t", "ch", 0, Subscription.ORDERED),
-    "SUB_ADVANCED": Sub("t", "ch", 0, Subscription.ADVANCED),
+    "SUB_ORDERED": Sub("t", "ch", 0, SubscribeMode.ORDERED),
+    "SUB_ADVANCED": Sub("t", "ch", 0, SubscribeMode.ADVANCED),
 }
 COMMANDS: dict[str, Command] = {
     **SUBSCRIPTIONS,
@@ -176,7 +176,7 @@ def client_for(
 
 
 def waiting_client(vector: Vector) -> ClientSession:
-    """A client that has sent what stands in ``after``, and nothing behind it."""
+    """A client that has sent what stands in ``after``, and nothing after it."""
     dialect = Dialect(vector["dialect"])
     if vector["after"] == "IDENTIFY":
         client = ClientSession(IdentifyRequest(**vector.get("identify", {})), dialect=dialect)
@@ -375,7 +375,7 @@ def test_clients_ask_for_it_in_the_same_words(vector: Vector) -> None:
 
 @each("frame")
 @however_cut
-def test_clients_read_what_servers_say(vector: Vector, size: int) -> None:
+def test_clients_read_what_servers_send(vector: Vector, size: int) -> None:
     client = waiting_client(vector)
     events = received(client, cut(vector["wire"], size))
     assert describe(events, client.dialect) == vector["events"]
@@ -385,7 +385,7 @@ def test_clients_read_what_servers_say(vector: Vector, size: int) -> None:
 
 
 @each("frame")
-def test_servers_say_it_in_the_same_bytes(vector: Vector) -> None:
+def test_servers_send_the_same_bytes(vector: Vector) -> None:
     server = ServerSession(dialect=Dialect(vector["dialect"]))
     for event in vector["events"]:
         say(server, event)
@@ -529,7 +529,7 @@ def test_an_answer_to_listlookup_is_understood(vector: Vector) -> None:
 
 
 @each("peer_command")
-def test_an_nsqd_tells_nsqlookupd_in_known_bytes(vector: Vector) -> None:
+def test_an_nsqd_registers_with_nsqlookupd_in_known_bytes(vector: Vector) -> None:
     session = PeerSession()
     session.send(build_peer(vector["meaning"]))
     assert session.data_to_send() == b"  V1" + vector["wire"]
@@ -537,7 +537,7 @@ def test_an_nsqd_tells_nsqlookupd_in_known_bytes(vector: Vector) -> None:
 
 @each("peer_command")
 @however_cut
-def test_nsqlookupd_reads_what_an_nsqd_tells(vector: Vector, size: int) -> None:
+def test_nsqlookupd_reads_what_an_nsqd_sends(vector: Vector, size: int) -> None:
     command = build_peer(vector["meaning"])
     session = lookup_session(identified=command.name != "IDENTIFY")
     assert received(session, cut(vector["wire"], size)) == [command]

@@ -48,7 +48,7 @@ from nsqflow.protocol import (
     StartTls,
     Sub,
     Subscribed,
-    Subscription,
+    SubscribeMode,
     TlsStarted,
     Touch,
     Unregister,
@@ -151,7 +151,7 @@ def build(meaning: Vector) -> Command:
     if "messages" in fields:
         fields["messages"] = [*map(_item, fields["messages"])]
     if word.startswith("SUB"):
-        return Sub(**fields, kind=Subscription(word))
+        return Sub(**fields, kind=SubscribeMode(word))
     return _COMMANDS[word](**fields)
 
 

@@ -53,7 +53,7 @@ def server(certificates: Certificates) -> ssl.SSLContext:
 
 @pytest.fixture
 def pem(tmp_path: Path, certificates: Certificates) -> Path:
-    """A key that is encrypted, one of somebody else, and a file that is nothing of the kind."""
+    """An encrypted key, one of another user, and a file that is not a key."""
     key = load_pem_private_key(certificates.key.read_bytes(), None)
     encrypted = key.private_bytes(
         Encoding.PEM, PrivateFormat.PKCS8, BestAvailableEncryption(b"word")
@@ -110,31 +110,33 @@ def test_a_secret_in_a_variable_is_read_when_it_is_asked_for(
 
 
 @pytest.mark.parametrize("content", [b"", b"\n", b"\r\n"])
-def test_an_empty_file_is_no_secret(tmp_path: Path, content: bytes) -> None:
+def test_an_empty_secret_file_is_refused(tmp_path: Path, content: bytes) -> None:
     file = tmp_path / "secret"
     file.write_bytes(content)
-    with pytest.raises(ConfigError, match=f"authSecretFile '{file}': the file is empty"):
+    with pytest.raises(ConfigError, match=f"authSecretFile='{file}' is invalid: the file is empty"):
         Access(auth_secret_file=str(file)).secret()
 
 
 def test_a_file_that_is_not_there_is_named_with_its_option(tmp_path: Path) -> None:
     file = tmp_path / "secret"
-    with pytest.raises(ConfigError, match=f"authSecretFile '{file}': No such file or directory"):
+    with pytest.raises(
+        ConfigError, match=f"authSecretFile='{file}' is invalid: No such file or directory"
+    ):
         Access(auth_secret_file=str(file)).secret()
 
 
-def test_what_can_not_be_a_path_is_refused_when_the_options_are_read() -> None:
+def test_an_invalid_path_is_refused_when_the_options_are_read() -> None:
     given = {"nsqd": "a:4150", "tls": "true"}
     for name in ("tlsCaFile", "tlsCertFile", "authSecretFile"):
         with pytest.raises(ConfigError) as caught:
             parse_sink(given | {name: "/a\0"})
-        assert str(caught.value) == (
-            f"{name}: '/a\\x00'; allowed is a path without the character 0"
-        )
+        assert str(caught.value).startswith(f"{name}='/a\\x00' is invalid: must be the path of a")
 
 
-def test_a_file_without_end_is_not_read_to_its_end() -> None:
-    with pytest.raises(ConfigError, match="authSecretFile '/dev/zero': more than 65536 bytes"):
+def test_an_endless_file_is_not_read_to_its_end() -> None:
+    with pytest.raises(
+        ConfigError, match="authSecretFile='/dev/zero' is invalid: more than 65536 bytes"
+    ):
         Access(auth_secret_file="/dev/zero").secret()
 
 
@@ -147,7 +149,7 @@ def test_a_variable_without_a_secret_is_named_with_its_option(
     monkeypatch.delenv("NSQ_SECRET_OF_A_TEST", raising=False)
     if value is not None:
         monkeypatch.setenv("NSQ_SECRET_OF_A_TEST", value)
-    with pytest.raises(ConfigError, match=f"authSecretEnv 'NSQ_SECRET_OF_A_TEST': {why}"):
+    with pytest.raises(ConfigError, match=f"authSecretEnv='NSQ_SECRET_.*' is invalid: {why}"):
         Access(auth_secret_env="NSQ_SECRET_OF_A_TEST").secret()
 
 
@@ -178,13 +180,13 @@ def test_servers_that_the_system_does_not_trust_are_refused(server: ssl.SSLConte
         handshake(context, server, "localhost")
 
 
-def test_servers_are_not_verified_if_one_says_so(server: ssl.SSLContext) -> None:
+def test_verification_of_servers_can_be_disabled(server: ssl.SSLContext) -> None:
     context = Access(tls=True, tls_verify=False).ssl_context()
     assert context is not None
     handshake(context, server, "elsewhere")
 
 
-def test_https_is_done_by_the_same_certificates_without_tls_to_nsqd(
+def test_https_uses_the_same_certificates_without_tls_to_nsqd(
     certificates: Certificates, server: ssl.SSLContext
 ) -> None:
     access = Access(tls_ca_file=str(certificates.ca))
@@ -213,16 +215,16 @@ def test_a_certificate_file_that_is_not_there_is_named_with_its_option(
 ) -> None:
     gone = str(tmp_path / "gone.pem")
     cert = str(certificates.cert)
-    missing = f"'{gone}': No such file or directory"
-    assert refused(Access(tls_ca_file=gone)) == f"tlsCaFile {missing}"
-    assert refused(Access(tls_cert_file=gone)) == f"tlsCertFile {missing}"
-    assert refused(Access(tls_cert_file=cert, tls_key_file=gone)) == f"tlsKeyFile {missing}"
+    missing = f"'{gone}' is invalid: No such file or directory"
+    assert refused(Access(tls_ca_file=gone)) == f"tlsCaFile={missing}"
+    assert refused(Access(tls_cert_file=gone)) == f"tlsCertFile={missing}"
+    assert refused(Access(tls_cert_file=cert, tls_key_file=gone)) == f"tlsKeyFile={missing}"
 
 
 def test_a_file_without_certificates_is_refused(pem: Path) -> None:
     file = str(pem / "nothing.pem")
-    assert refused(Access(tls_ca_file=file)).startswith(f"tlsCaFile {file!r}: no certificate")
-    assert refused(Access(tls_cert_file=file)).startswith(f"tlsCertFile {file!r}: ")
+    assert refused(Access(tls_ca_file=file)).startswith(f"tlsCaFile={file!r} is invalid: no ")
+    assert refused(Access(tls_cert_file=file)).startswith(f"tlsCertFile={file!r} is invalid: ")
 
 
 def test_a_key_of_another_certificate_is_refused(pem: Path, certificates: Certificates) -> None:
@@ -230,10 +232,10 @@ def test_a_key_of_another_certificate_is_refused(pem: Path, certificates: Certif
     assert "key values mismatch" in refused(access) or "key type mismatch" in refused(access)
 
 
-def test_an_encrypted_key_is_refused_and_nobody_is_asked_for_its_password(
+def test_an_encrypted_key_is_refused_without_a_password_prompt(
     pem: Path, certificates: Certificates
 ) -> None:
     key = str(pem / "encrypted.pem")
     words = refused(Access(tls_cert_file=str(certificates.cert), tls_key_file=key))
-    assert words.startswith(f"tlsCertFile '{certificates.cert}' with tlsKeyFile {key!r}: ")
+    assert words.startswith(f"tlsCertFile='{certificates.cert}' with tlsKeyFile={key!r} is ")
     assert words.endswith("and the key not encrypted")

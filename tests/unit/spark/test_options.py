@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+import re
 import subprocess
 import sys
 from collections.abc import Callable
@@ -13,8 +14,9 @@ import pytest
 from nsqflow.errors import ConfigError
 from nsqflow.spark.options import (
     OPTIONS,
+    SCOPES,
     Access,
-    Servers,
+    ServerOptions,
     SinkOptions,
     SourceOptions,
     parse_batch,
@@ -41,6 +43,7 @@ VALUES: dict[str, tuple[str, Any]] = {
     "channel": ("other", "other"),
     "spoolLocation": ("s3a://bucket/spool", "s3://bucket/spool"),
     "spoolRetentionBatches": ("5", 5),
+    "spoolPermissions": ("Group", "group"),
     "partitionsPerNsqd": ("4", 4),
     "maxMessagesPerPartition": ("1000", 1000),
     "maxMessagesPerTrigger": ("1000", 1000),
@@ -82,7 +85,7 @@ NEEDS = {
 }
 INSTEAD = {"topicPattern": "topic", "lookupd": "nsqd"}
 
-PLACES = [(row.name, where) for row in OPTIONS for where in row.where]
+PLACES = [(row.name, where) for row in OPTIONS for where in row.scopes or SCOPES]
 
 
 def snake(name: str) -> str:
@@ -133,10 +136,10 @@ def test_an_option_is_taken_where_it_applies_in_any_spelling(name: str, where: s
         (row.name, where)
         for row in OPTIONS
         for where in PARSE
-        if row.name != "topic" and where not in row.where
+        if row.name != "topic" and where not in (row.scopes or SCOPES)
     ],
 )
-def test_an_option_of_another_place_is_refused_with_the_place(name: str, where: str) -> None:
+def test_an_option_of_another_call_is_refused_with_that_call(name: str, where: str) -> None:
     parse, base = PARSE[where]
     words = refused(parse, base | {name.lower(): VALUES[name][0]})
     here = {"stream": "readStream", "batch": "read", "sink": "write and writeStream"}[where]
@@ -147,7 +150,7 @@ def test_an_option_of_another_place_is_refused_with_the_place(name: str, where: 
 @pytest.mark.parametrize(("name", "where"), PLACES)
 def test_an_empty_value_is_refused(name: str, where: str) -> None:
     parse, base = PARSE[where]
-    assert refused(parse, base | {name: ""}).startswith(f"{name} is empty; allowed is ")
+    assert refused(parse, base | {name: ""}).startswith(f"{name} is empty: must be ")
 
 
 def test_defaults_are_those_of_the_reference() -> None:
@@ -156,7 +159,7 @@ def test_defaults_are_those_of_the_reference() -> None:
         topics=("orders",),
         topic_pattern=None,
         channel="spark",
-        servers=Servers(nsqd=("a:4150",), nsqd_http=("a:4151",)),
+        servers=ServerOptions(nsqd=("a:4150",), nsqd_http=("a:4151",)),
         access=Access(),
         spool="/spool",
         spool_retention_batches=2,
@@ -182,7 +185,7 @@ def test_defaults_are_those_of_the_reference() -> None:
     assert parse_sink(WRITE).max_batch_bytes == 1_000_000
 
 
-def test_the_dictionary_that_spark_hands_over_is_taken() -> None:
+def test_sparks_own_dictionary_is_accepted() -> None:
     from pyspark.sql.datasource import CaseInsensitiveDict
 
     given = CaseInsensitiveDict(READ | {"maxMessagesPerTrigger": "7"})
@@ -224,30 +227,30 @@ def test_an_unknown_option_is_refused_with_the_nearest_and_without_its_value(
     key: str, meant: str
 ) -> None:
     words = refused(parse_stream, READ | {key: SECRET})
-    assert words.startswith(f"unknown option {key!r}; did you mean {meant}? allowed are ")
+    assert words.startswith(f"unknown option {key!r}; did you mean {meant!r}? known: ")
     assert SECRET not in words
 
 
-def test_an_unknown_option_that_is_near_to_none_gets_the_list_of_its_side() -> None:
+def test_an_unknown_option_without_a_similar_one_gets_the_list_of_all() -> None:
     words = refused(parse_sink, WRITE | {"zzz": "1"})
-    names = sorted(row.name for row in OPTIONS if "sink" in row.where)
-    assert words == f"unknown option 'zzz'; allowed are {', '.join(names)}"
+    names = sorted(row.name for row in OPTIONS if row.applies_to("sink"))
+    assert words == f"unknown option 'zzz'; known: {', '.join(names)}"
 
 
 @pytest.mark.parametrize("where", PARSE)
 @pytest.mark.parametrize("key", ["path", "paths"])
 def test_a_path_is_refused_with_a_hint(where: str, key: str) -> None:
     parse, base = PARSE[where]
-    assert "take no path here; see option topic" in refused(parse, base | {key: "/data"})
+    assert "take no path; see option topic" in refused(parse, base | {key: "/data"})
 
 
-def test_what_spark_tells_a_sink_of_the_query_is_left_alone() -> None:
+def test_options_of_the_query_that_spark_passes_to_a_sink_are_ignored() -> None:
     given = {"checkpointlocation": "/checkpoint", "queryname": "copy"}
     assert parse_sink(WRITE | given) == parse_sink(WRITE)
 
 
 @pytest.mark.parametrize("parse", [parse_stream, parse_batch])
-def test_a_checkpoint_is_no_option_of_a_source(parse: Parse) -> None:
+def test_a_checkpoint_is_not_an_option_of_a_source(parse: Parse) -> None:
     words = refused(parse, READ | {"checkpointLocation": "/checkpoint"})
     assert words.startswith("checkpointLocation is an option of writeStream, not of read")
 
@@ -257,13 +260,13 @@ def test_a_checkpoint_is_no_option_of_a_source(parse: Parse) -> None:
 
 @pytest.mark.parametrize("parse", [parse_stream, parse_batch])
 def test_a_source_takes_either_topics_or_a_pattern(parse: Parse) -> None:
-    assert refused(parse, READ | {"topicPattern": "a"}).startswith("both of topic and topicPattern")
-    assert refused(parse, without(READ, "topic")).startswith("neither of topic and topicPattern")
+    assert refused(parse, READ | {"topicPattern": "a"}).startswith("both topic and topicPattern")
+    assert refused(parse, without(READ, "topic")).startswith("neither topic nor topicPattern")
 
 
 @pytest.mark.parametrize("parse", [parse_stream, parse_batch])
 def test_a_source_takes_a_channel(parse: Parse) -> None:
-    assert refused(parse, without(READ, "channel")).startswith("channel is missing; ")
+    assert refused(parse, without(READ, "channel")).startswith("channel is missing: ")
 
 
 def test_a_sink_may_do_without_a_topic_as_rows_can_have_their_own() -> None:
@@ -273,11 +276,11 @@ def test_a_sink_may_do_without_a_topic_as_rows_can_have_their_own() -> None:
 @pytest.mark.parametrize("where", PARSE)
 def test_the_nsqd_are_found_in_one_way_and_not_in_two(where: str) -> None:
     parse, base = PARSE[where]
-    assert refused(parse, base | {"lookupd": "b:4161"}).startswith("both of lookupd and nsqd")
-    assert refused(parse, without(base, "nsqd")).startswith("neither of lookupd and nsqd")
+    assert refused(parse, base | {"lookupd": "b:4161"}).startswith("both lookupd and nsqd")
+    assert refused(parse, without(base, "nsqd")).startswith("neither lookupd nor nsqd")
 
 
-def test_http_is_at_the_next_port_unless_it_is_said() -> None:
+def test_http_is_at_the_next_port_by_default() -> None:
     assert source(nsqd="a:4150,[::1]:5").servers.nsqd_http == ("a:4151", "[::1]:6")
     given = {"nsqd": "a:4150,b:4150", "nsqdHttp": "c:1,https://d"}
     assert source(**given).servers.nsqd_http == ("c:1", "https://d")
@@ -285,21 +288,31 @@ def test_http_is_at_the_next_port_unless_it_is_said() -> None:
 
 def test_http_is_unknown_where_there_is_no_next_port() -> None:
     words = refused(parse_stream, READ | {"nsqd": "a:65535"})
-    assert words == "nsqd 'a:65535' has no port + 1; give its HTTP address in nsqdHttp"
+    assert words == "nsqd 'a:65535' has no port + 1: give its HTTP address in nsqdHttp"
     assert source(nsqd="a:65535", nsqdHttp="a:80").servers.nsqd_http == ("a:80",)
 
 
 def test_http_addresses_are_as_many_as_the_nsqd() -> None:
     words = refused(parse_stream, READ | {"nsqdHttp": "a:1,b:1"})
-    assert words == "nsqdHttp has 2 and nsqd 1 addresses; allowed is one for each"
+    assert words == "nsqdHttp has 2 addresses and nsqd 1: give one for each nsqd"
     given = without(READ, "nsqd") | {"lookupd": "b:4161", "nsqdHttp": "a:1"}
-    assert "nsqdHttp has 1 and nsqd 0 addresses" in refused(parse_stream, given)
+    assert "nsqdHttp has 1 addresses and nsqd 0" in refused(parse_stream, given)
 
 
 @pytest.mark.parametrize("parse", [parse_stream, parse_batch])
 def test_a_spool_is_needed_to_consume(parse: Parse) -> None:
     words = refused(parse, without(READ, "spoolLocation"))
-    assert words.startswith("spoolLocation is missing; it takes an absolute path")
+    assert words.startswith("spoolLocation is missing: must be an absolute path")
+
+
+def test_a_spool_location_is_checked_by_its_store() -> None:
+    assert source(spoolLocation="file:///data//spool/").spool == "/data/spool"
+    assert source(spoolLocation="s3a://bucket/spool").spool == "s3://bucket/spool"
+
+
+def test_a_spool_elsewhere_is_refused_with_the_list_of_what_is_proven() -> None:
+    words = refused(parse_stream, READ | {"spoolLocation": "hdfs://host/spool"})
+    assert re.match("spoolLocation.*'hdfs://host/spool'.*s3://bucket/prefix", words)
 
 
 def test_a_spool_is_not_needed_to_peek() -> None:
@@ -313,22 +326,22 @@ def test_a_secret_is_given_in_one_way() -> None:
     given = READ | {"authSecret": SECRET, "authSecretFile": "/x", "authSecretEnv": "Y"}
     for left_out in ("authSecret", "authSecretFile", "authSecretEnv"):
         words = refused(parse_stream, without(given, left_out))
-        assert words.endswith("; give one of them")
-        assert left_out not in words.replace(";", " ").split()
+        assert words.endswith("are given: give one of them")
+        assert left_out not in words.split()
         assert SECRET not in words
 
 
 def test_compression_is_done_in_one_way() -> None:
     words = refused(parse_sink, WRITE | {"snappy": "true", "deflate": "true"})
-    assert words == "snappy and deflate can't be had together; give one of them"
+    assert words == "both snappy and deflate are set: choose one of them"
     assert parse_sink(WRITE | {"snappy": "true", "deflate": "false"}).access.snappy
 
 
 @pytest.mark.parametrize("name", ["tlsCaFile", "tlsCertFile", "tlsVerify"])
-def test_an_option_of_tls_where_nothing_does_tls_is_refused(name: str) -> None:
+def test_an_option_of_tls_without_tls_is_refused(name: str) -> None:
     given = {name: VALUES[name][0]}
     words = refused(parse_stream, READ | given)
-    assert words == f"{name} without tls; give tls=true, or nothing is encrypted"
+    assert words == f"{name} without tls: set tls=true, or nothing is encrypted"
     assert source(**given, nsqdHttp="https://a:4152").access.tls is False
     looked_up = without(READ, "nsqd") | {"lookupd": "HTTPS://b"}
     assert parse_stream(looked_up | given).access.tls is False
@@ -342,38 +355,38 @@ def test_a_key_needs_its_certificate() -> None:
 # Limits
 
 
-def test_a_batch_can_not_be_made_to_wait_for_more_than_it_may_have() -> None:
+def test_a_batch_cannot_be_made_to_wait_for_more_than_it_may_have() -> None:
     given = {"maxMessagesPerTrigger": "10", "minMessagesPerTrigger": "11"}
     words = refused(parse_stream, READ | given)
-    assert words == "minMessagesPerTrigger 11; allowed is maxMessagesPerTrigger (10) or less"
+    assert words == "minMessagesPerTrigger=11 is invalid: must be <= maxMessagesPerTrigger (10)"
     assert source(**given | {"minMessagesPerTrigger": "10"}).min_messages_per_trigger == 10
 
 
 def test_a_delay_without_anything_to_wait_for_is_refused() -> None:
     words = refused(parse_stream, READ | {"maxTriggerDelay": "5m"})
-    assert words.startswith("maxTriggerDelay 300s without minMessagesPerTrigger; ")
+    assert words.startswith("maxTriggerDelay=300s without minMessagesPerTrigger: ")
 
 
-def test_a_task_does_not_wait_so_long_that_nsqd_takes_back_what_it_has() -> None:
+def test_idle_timeout_must_be_less_than_msg_timeout() -> None:
     words = refused(parse_stream, READ | {"idleTimeout": "1m"})
-    assert words == "idleTimeout 60s; allowed is less than msgTimeout (60s)"
+    assert words == "idleTimeout=60s is invalid: must be less than msgTimeout (60s)"
     assert source(idleTimeout="1m", msgTimeout="61s").idle_timeout == 60.0
 
 
 # Dead letters
 
 
-def test_attempts_are_counted_only_if_there_is_a_topic_for_the_dead() -> None:
+def test_max_attempts_needs_a_dead_letter_topic() -> None:
     words = refused(parse_stream, READ | {"maxAttempts": "3"})
-    assert words.startswith("deadLetterTopic is missing; ")
+    assert words.startswith("deadLetterTopic is missing: ")
     words = refused(parse_stream, READ | {"deadLetterTopic": "dead"})
-    assert words.startswith("maxAttempts is missing; ")
+    assert words.startswith("maxAttempts is missing: ")
 
 
-def test_dead_letters_do_not_come_back_to_where_they_were_read() -> None:
+def test_the_dead_letter_topic_must_not_be_read() -> None:
     given = {"maxAttempts": "3", "deadLetterTopic": "orders"}
     words = refused(parse_stream, READ | given)
-    assert words == "deadLetterTopic 'orders'; allowed is a topic that is not read here"
+    assert words == "deadLetterTopic='orders' is invalid: must be a topic that is not read here"
     by_pattern = without(READ, "topic") | given
     assert refused(parse_stream, by_pattern | {"topicPattern": "ord.*"}) == words
     assert parse_stream(by_pattern | {"topicPattern": "ord"}).dead_letter_topic == "orders"

@@ -1,300 +1,340 @@
-"""A channel: its backlog, what is put off, what is in flight, and who gets it."""
+"""A channel: its queue, its deferred and in-flight messages, and its subscribers."""
 
 from __future__ import annotations
 
 from collections import deque
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
 
-from nsqflow.broker.engine.deferred import Deferred
-from nsqflow.broker.engine.entry import COST, MOST_ATTEMPTS, Entry
-from nsqflow.broker.engine.journal import NOWHERE
-from nsqflow.broker.engine.place import Place
-from nsqflow.broker.engine.subscriber import Subscriber
+from nsqflow.broker.engine.journal import NOT_PERSISTED, Clear, Finish, Requeue
+from nsqflow.broker.engine.message import MAX_ATTEMPTS, MESSAGE_OVERHEAD, QueuedMessage
+from nsqflow.broker.engine.queue import NamedQueue
 
 if TYPE_CHECKING:
     from nsqflow.broker.engine.engine import Engine
 
-# What one subscriber is given in one go: more would only wait in the buffer of its socket.
-_MOST_BYTES = 256 * 1024
+
+@dataclass(slots=True, eq=False)
+class Subscriber:
+    """A subscribed client as the engine sees it: RDY, message timeout and messages in flight."""
+
+    owner: Any
+    """Opaque reference to the client connection; unused by the engine."""
+    msg_timeout: int
+    sample_rate: int = 0
+    """Percentage of messages to deliver, the others are dropped; 0 delivers all."""
+    rdy: int = 0
+    closing: bool = False
+    """The client has sent CLS: it gets no more messages."""
+    blocked: bool = False
+    """The client does not read: it gets no messages until it does."""
+    # Ordered by deadline. A message that was touched up to its maximum may come after others with
+    # later deadlines; it has a timer of its own.
+    in_flight: dict[bytes, QueuedMessage] = field(default_factory=dict)
+    timer_set: bool = False
+    """There is a timer for the first message in flight."""
+    message_count: int = 0
+    finish_count: int = 0
+    requeue_count: int = 0
+
+    @property
+    def in_flight_count(self) -> int:
+        """The number of messages in flight."""
+        return len(self.in_flight)
+
+    @property
+    def capacity(self) -> int:
+        """The number of further messages that it accepts."""
+        if self.closing or self.blocked:
+            return 0
+        return max(self.rdy - len(self.in_flight), 0)
+
+
+# Bytes that one subscriber gets per delivery; more would only wait in the socket's buffer.
+_MAX_BYTES = 256 * 1024
 
 
 class NotInFlight(Exception):
-    """A FIN, REQ or TOUCH for a message that the subscriber does not have; says why."""
+    """A FIN, REQ or TOUCH for a message that is not in flight to the subscriber."""
 
 
 class TooManyConsumers(Exception):
-    """The channel has as many subscribers as it may have."""
+    """The channel has reached ``max_channel_consumers``."""
 
 
-class Channel(Place):
-    """A copy of a topic's messages, shared by its subscribers."""
+class Channel(NamedQueue):
+    """A copy of a topic's messages, shared by the channel's subscribers."""
 
     def __init__(
-        self, engine: Engine, topic: str, name: str, place: int, *, spilled: int = 0
+        self, engine: Engine, topic: str, name: str, queue_id: int, *, spilled: int = 0
     ) -> None:
-        super().__init__(engine, name, place, spilled)
+        super().__init__(engine, name, queue_id, spilled)
         self.topic = topic
         self.requeue_count = 0
         self.timeout_count = 0
         self.in_flight_count = 0
         self.subscribers: dict[Subscriber, None] = {}
-        self.gone = False
-        """It was deleted."""
-        self._deferred = Deferred(engine.timers, self._come_due)
-        self._turns: deque[Subscriber] = deque()  # the subscribers, whose turn is next comes last
-        self._departed: dict[Subscriber, None] = {}  # those that left with messages in flight
+        self.deleted = False
+        """The channel was deleted."""
+        self._deferred: dict[bytes, QueuedMessage] = {}
+        self._round_robin: deque[Subscriber] = deque()  # the next subscriber comes last
+        self._disconnected: dict[Subscriber, None] = {}  # with messages still in flight
 
     def __repr__(self) -> str:
         return f"Channel({self.topic!r}, {self.name!r})"
 
     @property
     def deferred_count(self) -> int:
-        """How many messages are put off."""
+        """The number of deferred messages."""
         return len(self._deferred)
 
-    # Messages come in.
+    # Incoming messages
 
-    def put(self, entries: Sequence[Entry]) -> None:
-        """Take new messages, of which none is put off."""
-        self.message_count += len(entries)
-        self._backlog.put(entries)
-        self._engine.wake(self)
+    def put(self, messages: Sequence[QueuedMessage]) -> None:
+        """Add new messages that are not deferred."""
+        self.message_count += len(messages)
+        self._queue.put(messages)
+        self._engine.mark_dirty(self)
 
-    def hold(self, entry: Entry, now: int) -> None:
-        """Take a message that was put off, be it due or not."""
+    def put_deferred(self, message: QueuedMessage, now: int) -> None:
+        """Add a deferred message, even if it is already due."""
         self.message_count += 1
-        self.restore(entry, now)
+        self.restore(message, now)
 
-    def restore(self, entry: Entry, now: int) -> None:
-        """Take a message that was put off and is not counted as new."""
-        self._engine.memory.used += entry.size
-        self._defer(entry, now)
+    def restore(self, message: QueuedMessage, now: int) -> None:
+        """Add a deferred message that does not count as new."""
+        self._engine.memory.used += message.size
+        self._defer(message, now)
 
-    def take_spilled(self, count: int) -> None:
-        """Know of messages that only the journal has; they are dropped if it is not kept there."""
+    def add_spilled(self, count: int) -> None:
+        """Count messages that only the journal has; dropped if the channel is not persisted."""
         self.message_count += count
-        if self.place != NOWHERE:
-            self._backlog.take_spilled(count)
-            self._engine.wake(self)
+        if self.queue_id != NOT_PERSISTED:
+            self._queue.add_spilled(count)
+            self._engine.mark_dirty(self)
 
-    def loaded(self, entries: Sequence[Entry]) -> None:
-        """Take a page from the journal."""
-        self._backlog.loaded(entries)
-        self._engine.wake(self)
+    def page_loaded(self, messages: Sequence[QueuedMessage]) -> None:
+        """Add a page from the journal."""
+        self._queue.page_loaded(messages)
+        self._engine.mark_dirty(self)
 
-    # Messages go out.
+    # Delivery
 
-    def deliver(self, now: int) -> list[tuple[Subscriber, list[Entry]]]:
-        """Decide who gets what, and put it in flight."""
-        given: list[tuple[Subscriber, list[Entry]]] = []
+    def deliver(self, now: int) -> list[tuple[Subscriber, list[QueuedMessage]]]:
+        """Choose messages for subscribers with capacity and put them in flight."""
+        deliveries: list[tuple[Subscriber, list[QueuedMessage]]] = []
         if not self.paused:
-            hungry = [each for each in self._turns if each.room]
-            self._turns.rotate(1)
-            while hungry and self._backlog.ready:
-                share = -(-len(self._backlog.ready) // len(hungry))
-                subscriber = hungry.pop()
-                if entries := self._give(subscriber, min(share, subscriber.room), now):
-                    given.append((subscriber, entries))
-            if self._backlog.ready and any(each.room for each in self._turns):
-                self._engine.wake(self)  # there was more than goes out in one go
-        self._backlog.want()
-        return given
+            ready_subscribers = [each for each in self._round_robin if each.capacity]
+            self._round_robin.rotate(1)
+            while ready_subscribers and self._queue.ready:
+                share = -(-len(self._queue.ready) // len(ready_subscribers))
+                subscriber = ready_subscribers.pop()
+                if messages := self._deliver_to(subscriber, min(share, subscriber.capacity), now):
+                    deliveries.append((subscriber, messages))
+            if self._queue.ready and any(each.capacity for each in self._round_robin):
+                self._engine.mark_dirty(self)  # one delivery was not enough
+        self._queue.request_page()
+        return deliveries
 
-    def _give(self, subscriber: Subscriber, most: int, now: int) -> list[Entry]:
-        ready, held = self._backlog.ready, subscriber.held
+    def _deliver_to(self, subscriber: Subscriber, most: int, now: int) -> list[QueuedMessage]:
+        ready, in_flight = self._queue.ready, subscriber.in_flight
         deadline = now + subscriber.msg_timeout
-        entries: list[Entry] = []
+        messages: list[QueuedMessage] = []
         size = 0
-        while ready and len(entries) < most and size < _MOST_BYTES:
-            entry = ready.popleft()
-            if subscriber.sample_rate and self._engine.chance() > subscriber.sample_rate:
-                self._finished((entry,))
+        while ready and len(messages) < most and size < _MAX_BYTES:
+            message = ready.popleft()
+            if subscriber.sample_rate and self._engine.random_percent() > subscriber.sample_rate:
+                self._finished((message,))
                 continue
-            if entry.attempts < MOST_ATTEMPTS:
-                entry.attempts += 1
-            entry.delivered = now
-            entry.deadline = deadline
-            held[entry.id] = entry
-            entries.append(entry)
-            size += len(entry.body)
-        self.in_flight_count += len(entries)
-        subscriber.message_count += len(entries)
-        if entries and not subscriber.armed:
-            subscriber.armed = True
+            if message.attempts < MAX_ATTEMPTS:
+                message.attempts += 1
+            message.delivered = now
+            message.deadline = deadline
+            in_flight[message.id] = message
+            messages.append(message)
+            size += len(message.body)
+        self.in_flight_count += len(messages)
+        subscriber.message_count += len(messages)
+        if messages and not subscriber.timer_set:
+            subscriber.timer_set = True
             self._engine.timers.at(deadline, self._expire, subscriber)
-        return entries
+        return messages
 
-    # What subscribers say.
+    # Commands of subscribers
 
     def add(self, subscriber: Subscriber) -> None:
         """Subscribe."""
         if subscriber in self.subscribers:
             return
-        most = self._engine.max_channel_consumers
-        if most and len(self.subscribers) >= most:
+        limit = self._engine.max_channel_consumers
+        if limit and len(self.subscribers) >= limit:
             raise TooManyConsumers(
-                f"consumers for {self.topic}:{self.name} exceeds limit of {most}"
+                f"consumers for {self.topic}:{self.name} exceeds limit of {limit}"
             )
         self.subscribers[subscriber] = None
-        self._turns.append(subscriber)
-        self._engine.wake(self)
+        self._round_robin.append(subscriber)
+        self._engine.mark_dirty(self)
 
     def remove(self, subscriber: Subscriber) -> None:
-        """Forget a subscriber; what it has in flight stays so until its time is over."""
+        """Unsubscribe; messages in flight are requeued when they time out."""
         if self.subscribers.pop(subscriber, 0) == 0:
             return
-        self._turns.remove(subscriber)
-        if subscriber.held:
-            self._departed[subscriber] = None
+        self._round_robin.remove(subscriber)
+        if subscriber.in_flight:
+            self._disconnected[subscriber] = None
         if self.ephemeral and not self.subscribers:
             self._engine.topics[self.topic].delete_channel(self.name)
 
     def finish(self, subscriber: Subscriber, ids: Sequence[bytes]) -> list[tuple[bytes, str]]:
-        """Be done with messages; returns those that could not be finished, and why."""
-        done: list[Entry] = []
+        """Finish messages; return those that could not be finished, and why."""
+        done: list[QueuedMessage] = []
         failed: list[tuple[bytes, str]] = []
-        take = subscriber.held.pop
+        take = subscriber.in_flight.pop
         for id in ids:
-            entry = take(id, None)
-            if entry is not None:
-                done.append(entry)
+            message = take(id, None)
+            if message is not None:
+                done.append(message)
             else:
-                failed.append((id, self._why_not(id)))
+                failed.append((id, self._not_in_flight_reason(id)))
         if done:
             subscriber.finish_count += len(done)
             self.in_flight_count -= len(done)
             self._finished(done)
-            self._engine.wake(self)
+            self._engine.mark_dirty(self)
         return failed
 
     def requeue(self, subscriber: Subscriber, id: bytes, delay: int, now: int) -> None:
-        """Have a message come again, after a delay."""
-        entry = self._owned(subscriber, id)
-        del subscriber.held[id]
+        """Requeue a message, after a delay."""
+        message = self._find_in_flight(subscriber, id)
+        del subscriber.in_flight[id]
         self.in_flight_count -= 1
         self.requeue_count += 1
         subscriber.requeue_count += 1
-        self._again(entry, now + delay, now)
-        self._engine.wake(self)
+        self._requeue(message, now + delay, now)
+        self._engine.mark_dirty(self)
 
     def touch(self, subscriber: Subscriber, id: bytes, now: int) -> None:
-        """Let the time of a message begin anew, up to the utmost since its delivery."""
-        entry = self._owned(subscriber, id)
-        utmost = entry.delivered + self._engine.max_msg_timeout
-        deadline = min(now + subscriber.msg_timeout, utmost)
-        if deadline == entry.deadline:
-            return  # it has had all it can get, and its place among the others is the right one
-        entry.deadline = deadline
-        subscriber.held[id] = subscriber.held.pop(id)  # behind the others now
-        if deadline == utmost:
-            self._engine.timers.at(utmost, self._expire_one, (subscriber, id))
+        """Restart the timeout of a message, up to ``max_msg_timeout`` after its delivery."""
+        message = self._find_in_flight(subscriber, id)
+        max_deadline = message.delivered + self._engine.max_msg_timeout
+        deadline = min(now + subscriber.msg_timeout, max_deadline)
+        if deadline == message.deadline:
+            return  # already at its maximum, and in the right order
+        message.deadline = deadline
+        # To the end: it has the latest deadline now.
+        subscriber.in_flight[id] = subscriber.in_flight.pop(id)
+        if deadline == max_deadline:
+            self._engine.timers.at(max_deadline, self._expire_one, (subscriber, id))
 
-    def changed(self) -> None:
-        """Look again: a subscriber takes more than before, or reads again."""
-        self._engine.wake(self)
+    def subscriber_changed(self) -> None:
+        """Deliver soon: a subscriber has more capacity, or reads again."""
+        self._engine.mark_dirty(self)
 
-    # What operators say.
+    # Administration
 
     def pause(self) -> None:
-        """Deliver nothing."""
+        """Stop delivering."""
         self._set_paused(True)
 
     def unpause(self) -> None:
         """Deliver again."""
         self._set_paused(False)
-        self._engine.wake(self)
+        self._engine.mark_dirty(self)
 
     def empty(self) -> None:
-        """Forget all messages, those in flight included."""
-        self._journal.clear(self.place)
-        self._engine.topics[self.topic].forget_unstored(self)
-        self._forget()
-        self._engine.wake(self)
+        """Drop all messages, including those in flight."""
+        self._engine.record(Clear(self.queue_id))
+        self._engine.topics[self.topic].drop_unstored(self)
+        self._drop_messages()
+        self._engine.mark_dirty(self)
 
     def close(self) -> None:
-        """Forget all messages, and all subscribers: the channel is being deleted."""
-        self.gone = True
-        self._forget()
+        """Drop all messages and subscribers, because the channel is being deleted."""
+        self.deleted = True
+        self._drop_messages()
         self.subscribers.clear()
-        self._turns.clear()
+        self._round_robin.clear()
 
-    def recall(self, now: int) -> None:
-        """Take back what is in flight, as a server does that stops: its subscribers are lost."""
-        for subscriber in (*self.subscribers, *self._departed):
-            for entry in subscriber.held.values():
-                self._again(entry, now, now)
-            subscriber.held.clear()
+    def requeue_in_flight(self, now: int) -> None:
+        """Requeue all messages in flight and drop the subscribers: the server is stopping."""
+        for subscriber in (*self.subscribers, *self._disconnected):
+            for message in subscriber.in_flight.values():
+                self._requeue(message, now, now)
+            subscriber.in_flight.clear()
         self.in_flight_count = 0
         self.subscribers.clear()
-        self._turns.clear()
-        self._departed.clear()
+        self._round_robin.clear()
+        self._disconnected.clear()
 
     # Private methods
 
-    def _owned(self, subscriber: Subscriber, id: bytes) -> Entry:
-        entry = subscriber.held.get(id)
-        if entry is None:
-            raise NotInFlight(self._why_not(id))
-        return entry
+    def _find_in_flight(self, subscriber: Subscriber, id: bytes) -> QueuedMessage:
+        message = subscriber.in_flight.get(id)
+        if message is None:
+            raise NotInFlight(self._not_in_flight_reason(id))
+        return message
 
-    def _why_not(self, id: bytes) -> str:
-        if any(id in each.held for each in (*self.subscribers, *self._departed)):
+    def _not_in_flight_reason(self, id: bytes) -> str:
+        if any(id in each.in_flight for each in (*self.subscribers, *self._disconnected)):
             return "client does not own message"
         return "ID not in flight"
 
-    def _finished(self, entries: Sequence[Entry]) -> None:
-        ids = [entry.id for entry in entries]
-        self._engine.memory.used -= COST * len(ids) + sum([len(each.body) for each in entries])
-        self._journal.finish(self.place, ids)
+    def _finished(self, messages: Sequence[QueuedMessage]) -> None:
+        size = sum([len(message.body) for message in messages])
+        self._engine.memory.used -= MESSAGE_OVERHEAD * len(messages) + size
+        if self.queue_id != NOT_PERSISTED:
+            self._engine.record(Finish(self.queue_id, [message.id for message in messages]))
 
-    def _again(self, entry: Entry, due: int, now: int) -> None:
-        entry.due = due
-        self._journal.requeue(self.place, entry.id, entry.attempts, due)
-        self._defer(entry, now)
+    def _requeue(self, message: QueuedMessage, due: int, now: int) -> None:
+        message.due = due
+        self._engine.record(Requeue(self.queue_id, message.id, message.attempts, due))
+        self._defer(message, now)
 
-    def _defer(self, entry: Entry, now: int) -> None:
-        if entry.due <= now:
-            self._backlog.again(entry)
-            self._engine.wake(self)
+    def _defer(self, message: QueuedMessage, now: int) -> None:
+        if message.due <= now:
+            self._queue.put_back(message)
+            self._engine.mark_dirty(self)
         else:
-            self._deferred.add(entry)
+            self._deferred[message.id] = message
+            self._engine.timers.at(message.due, self._on_due, message.id)
 
-    def _come_due(self, entries: list[Entry]) -> None:
-        for entry in entries:
-            self._backlog.again(entry)
-        self._engine.wake(self)
+    def _on_due(self, id: bytes, now: int) -> None:
+        self._queue.put_back(self._deferred.pop(id))
+        self._engine.mark_dirty(self)
 
     def _expire(self, subscriber: Subscriber, now: int) -> None:
-        held = subscriber.held
-        while held:
-            entry = next(iter(held.values()))
-            if entry.deadline > now:
-                self._engine.timers.at(entry.deadline, self._expire, subscriber)
+        in_flight = subscriber.in_flight
+        while in_flight:
+            message = next(iter(in_flight.values()))
+            if message.deadline > now:
+                self._engine.timers.at(message.deadline, self._expire, subscriber)
                 return
-            self._time_out(subscriber, entry, now)
-        subscriber.armed = False
-        self._departed.pop(subscriber, None)
+            self._time_out(subscriber, message, now)
+        subscriber.timer_set = False
+        self._disconnected.pop(subscriber, None)
 
     def _expire_one(self, which: tuple[Subscriber, bytes], now: int) -> None:
         subscriber, id = which
-        entry = subscriber.held.get(id)
-        if entry is not None and entry.deadline <= now:
-            self._time_out(subscriber, entry, now)
+        message = subscriber.in_flight.get(id)
+        if message is not None and message.deadline <= now:
+            self._time_out(subscriber, message, now)
 
-    def _time_out(self, subscriber: Subscriber, entry: Entry, now: int) -> None:
-        del subscriber.held[entry.id]
+    def _time_out(self, subscriber: Subscriber, message: QueuedMessage, now: int) -> None:
+        del subscriber.in_flight[message.id]
         self.in_flight_count -= 1
         self.timeout_count += 1
-        self._again(entry, now, now)
+        self._requeue(message, now, now)
 
-    def _forget(self) -> None:
+    def _drop_messages(self) -> None:
         memory = self._engine.memory
-        memory.used -= sum(entry.size for entry in self._deferred)
-        for subscriber in (*self.subscribers, *self._departed):
-            memory.used -= sum(entry.size for entry in subscriber.held.values())
-            subscriber.held.clear()
-        self._departed.clear()
-        self._deferred.clear()
+        memory.used -= sum(message.size for message in self._deferred.values())
+        for subscriber in (*self.subscribers, *self._disconnected):
+            memory.used -= sum(message.size for message in subscriber.in_flight.values())
+            subscriber.in_flight.clear()
+        self._disconnected.clear()
+        if self._deferred:
+            self._deferred.clear()
+            self._engine.timers.cancel(self._on_due)
         self.in_flight_count = 0
-        self._backlog.clear()
+        self._queue.clear()

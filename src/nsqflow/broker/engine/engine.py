@@ -1,52 +1,80 @@
-"""The engine of an nsqd: its topics, its clockwork, its memory."""
+"""The engine of an nsqd: its topics, timers and memory."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
+from heapq import heapify, heappop, heappush
 from itertools import count
+from typing import Any, TypeVar
 
-from nsqflow.broker.engine.backlog import Backlog, Memory
-from nsqflow.broker.engine.channel import Channel
-from nsqflow.broker.engine.entry import Entry
-from nsqflow.broker.engine.ids import Ids
-from nsqflow.broker.engine.journal import NOWHERE, Journal
-from nsqflow.broker.engine.publication import Publication
-from nsqflow.broker.engine.subscriber import Subscriber
-from nsqflow.broker.engine.timers import Timers
-from nsqflow.broker.engine.topic import Topic
+from nsqflow.broker.engine.channel import Channel, Subscriber
+from nsqflow.broker.engine.journal import NOT_PERSISTED, Create, Drop, Journal, Operation
+from nsqflow.broker.engine.message import GuidFactory, QueuedMessage
+from nsqflow.broker.engine.queue import MemoryBudget, MemoryQueue
+from nsqflow.broker.engine.topic import PendingPublish, Topic
 from nsqflow.protocol.names import is_ephemeral
 
-# However small the queue is to be, there must be room for a page from the journal, and for what
-# comes between two deliveries to something ephemeral, which would drop it.
-_LEAST_CAPACITY = 100
+# Even with a small mem_queue_size there must be space for a page from the journal, and for what
+# arrives between two deliveries of an ephemeral channel, which would drop it.
+_MIN_CAPACITY = 100
+T = TypeVar("T")
 
 
-class Listener:
-    """Hears of what comes and goes; a subclass acts on it."""
+class TimerHeap:
+    """Calls ``act(thing, now)`` when due; ``act`` must check whether it still applies."""
+
+    def __init__(self) -> None:
+        self._heap: list[tuple[int, int, Callable[[Any, int], None], Any]] = []
+        self._order = count()  # breaks ties, so that callbacks are never compared
+
+    def at(self, when: int, act: Callable[[T, int], None], thing: T) -> None:
+        """Call ``act(thing, now)`` at the time ``when``."""
+        heappush(self._heap, (when, next(self._order), act, thing))
+
+    def cancel(self, act: Callable[[T, int], None]) -> None:
+        """Remove all timers that call ``act``."""
+        self._heap[:] = [each for each in self._heap if each[2] != act]
+        heapify(self._heap)
+
+    @property
+    def next_at(self) -> int | None:
+        """The time of the next timer."""
+        return self._heap[0][0] if self._heap else None
+
+    def tick(self, now: int) -> None:
+        """Run all timers that are due."""
+        heap = self._heap
+        while heap and heap[0][0] <= now:
+            _, _, act, thing = heappop(heap)
+            act(thing, now)
+
+
+class EngineObserver:
+    """Receives notifications from an engine; a subclass overrides what it needs."""
 
     def created(self, topic: str, channel: str | None) -> None:
-        """A topic, or a channel, has been made."""
+        """Called after a topic or channel was created."""
 
     def deleted(self, topic: str, channel: str | None) -> None:
-        """A topic, or a channel, is gone."""
+        """Called after a topic or channel was deleted."""
 
     def closed(self, subscribers: Sequence[Subscriber]) -> None:
-        """The channel of these subscribers is gone."""
+        """Called after the channel of these subscribers was deleted."""
 
 
 @dataclass(frozen=True, slots=True)
-class Restored:
-    """A topic or a channel as the journal has kept it."""
+class RestoredQueue:
+    """A topic or channel as the journal has stored it."""
 
-    place: int
+    queue_id: int
     topic: str
     channel: str | None = None
     paused: bool = False
     spilled: int = 0
-    """How many of its messages were never put off: they are asked for when they are needed."""
-    entries: Sequence[Entry] = field(default=(), repr=False)
-    """The others."""
+    """Number of messages that were never deferred; they are loaded when needed."""
+    messages: Sequence[QueuedMessage] = field(default=(), repr=False)
+    """The messages that were deferred."""
 
 
 class Engine:
@@ -61,99 +89,104 @@ class Engine:
         max_msg_timeout: int = 900 * 10**9,
         max_channel_consumers: int = 0,
         journal: Journal | None = None,
-        listener: Listener | None = None,
-        chance: Callable[[], int] = lambda: 0,
+        observer: EngineObserver | None = None,
+        random_percent: Callable[[], int] = lambda: 0,
     ) -> None:
         self.topics: dict[str, Topic] = {}
-        self.journal = journal or _NOTHING
+        self.stored_channels: dict[int, Channel] = {}
+        """The persisted channels by their queue ids."""
         self.durable = journal is not None
-        self.listener = listener or Listener()
-        self.memory = Memory(max_memory)
-        self.timers = Timers()
-        self.ids = Ids(node_id)
+        self.observer = observer or EngineObserver()
+        self.memory = MemoryBudget(max_memory)
+        self.timers = TimerHeap()
+        self.ids = GuidFactory(node_id)
         self.max_msg_timeout = max_msg_timeout
         self.max_channel_consumers = max_channel_consumers
-        self.chance = chance
-        """A number from 0 to 99, for the sample rate."""
+        self.random_percent = random_percent
+        """Returns a number from 0 to 99, for the sample rate."""
+        self._journal = journal
         self._node_id = node_id
         self._mem_queue_size = mem_queue_size
-        self._places = count(1)
-        self._at: dict[int, Topic | Channel] = {}
-        self._awake: dict[Channel, None] = {}
-        self._unstored: list[Publication] = []  # published since they were last taken
+        self._queue_ids = count(1)
+        self._dirty_channels: dict[Channel, None] = {}
+        self._unstored: list[PendingPublish] = []  # published since the last take_unstored()
 
     # Public methods
 
     def topic(self, name: str, now: int) -> Topic:
-        """Return the topic, which is made if there is none of that name."""
+        """Return the topic of this name; create it if it does not exist."""
         topic = self.topics.get(name)
         if topic is None:
-            place = self.new_place(kept=not is_ephemeral(name))
-            topic = self.topics[name] = Topic(self, name, place)
-            self.journal_of(place).create(place, name, None)
-            self.register(topic)
-            self.listener.created(name, None)
+            queue_id = self.new_queue_id(kept=not is_ephemeral(name))
+            topic = self.topics[name] = Topic(self, name, queue_id)
+            self.record(Create(queue_id, name))
+            self.observer.created(name, None)
         return topic
 
     def delete_topic(self, name: str) -> None:
-        """Delete a topic with its channels; raise ``KeyError`` if there is none."""
+        """Delete a topic with its channels; raise ``KeyError`` if it does not exist."""
         topic = self.topics.pop(name)
         topic.close()
-        self.unregister(topic)
-        self.journal_of(topic.place).drop(topic.place)
-        self.listener.deleted(name, None)
+        self.record(Drop(topic.queue_id))
+        self.observer.deleted(name, None)
 
     def tick(self, now: int) -> None:
-        """Do what time has brought: messages time out, others come due."""
+        """Run the timers that are due: message timeouts and deferred messages."""
         self.timers.tick(now)
 
     @property
     def next_at(self) -> int | None:
-        """When there is something for ``tick`` to do."""
+        """The time of the next timer."""
         return self.timers.next_at
 
     @property
-    def restless(self) -> bool:
-        """There may be something for ``deliver`` to do."""
-        return bool(self._awake)
+    def has_work(self) -> bool:
+        """Whether ``deliver`` may have something to deliver."""
+        return bool(self._dirty_channels)
 
-    def deliver(self, now: int) -> list[tuple[Subscriber, list[Entry]]]:
-        """Put in flight what can be, and say who is to be sent what."""
-        awake, self._awake = self._awake, {}
-        return [given for channel in awake if not channel.gone for given in channel.deliver(now)]
+    def deliver(self, now: int) -> list[tuple[Subscriber, list[QueuedMessage]]]:
+        """Put messages in flight; return which subscriber gets which."""
+        channels, self._dirty_channels = self._dirty_channels, {}
+        return [
+            each for channel in channels if not channel.deleted for each in channel.deliver(now)
+        ]
 
-    def loaded(self, place: int, entries: Sequence[Entry]) -> None:
-        """Take what the journal was asked for."""
-        if (at := self._at.get(place)) is not None:
-            at.loaded(entries)
+    def page_loaded(self, queue_id: int, messages: Sequence[QueuedMessage]) -> None:
+        """Take a page that was requested from the journal."""
+        if (channel := self.stored_channels.get(queue_id)) is not None:
+            channel.page_loaded(messages)
 
-    def take_unstored(self) -> list[Publication]:
-        """Return what was given to the journal since the last call.
+    def take_unstored(self) -> list[PendingPublish]:
+        """Return what was passed to the journal since the last call.
 
-        Each such group must go to ``stored`` or ``refused``, in the order of these calls.
+        Each such group must be passed to ``stored`` or ``not_stored``, in the order of these calls.
         """
         group, self._unstored = self._unstored, []
         return group
 
-    def stored(self, group: Iterable[Publication], now: int) -> None:
-        """Have publications in the queues: the journal has stored them."""
-        self._settle(group, lambda publication: publication.topic.stored(publication, now))
+    def stored(self, group: Iterable[PendingPublish], now: int) -> None:
+        """Queue messages that the journal has stored."""
+        for publication in group:
+            self.memory.used -= publication.size
+            publication.topic.stored(publication, now)
 
-    def refused(self, group: Iterable[Publication]) -> None:
-        """Forget publications: the journal could not store them."""
-        self._settle(group, lambda publication: publication.topic.refused(publication))
+    def not_stored(self, group: Iterable[PendingPublish]) -> None:
+        """Drop messages that the journal could not store."""
+        for publication in group:
+            self.memory.used -= publication.size
+            publication.topic.not_stored(publication)
 
-    def recall(self, now: int) -> None:
-        """Take back all that is in flight, as a server does that stops."""
+    def requeue_in_flight(self, now: int) -> None:
+        """Requeue all messages in flight, as a server does when it stops."""
         for topic in self.topics.values():
-            topic.begin((), now)
+            topic.start((), now)
             for channel in topic.channels.values():
-                channel.recall(now)
+                channel.requeue_in_flight(now)
 
     def without_messages(self) -> Engine:
-        """Return what a server that was killed has after its restart, without a journal.
+        """Return the engine of a server that was killed and restarted without a journal.
 
-        nsqd writes down which topics and channels there are, and which are paused.
+        nsqd keeps the names of topics and channels, and which of them are paused.
         """
         survivor = Engine(
             node_id=self._node_id,
@@ -161,91 +194,65 @@ class Engine:
             max_memory=self.memory.limit,
             max_msg_timeout=self.max_msg_timeout,
             max_channel_consumers=self.max_channel_consumers,
-            chance=self.chance,
+            random_percent=self.random_percent,
         )
         survivor.ids = self.ids
         for topic in self.topics.values():
             if topic.ephemeral:
                 continue
-            again = survivor.topics[topic.name] = Topic(survivor, topic.name, NOWHERE)
-            again.paused = topic.paused
+            copy = survivor.topics[topic.name] = Topic(survivor, topic.name, NOT_PERSISTED)
+            copy.paused = topic.paused
             for channel in topic.channels.values():
                 if not channel.ephemeral:
-                    again.restore_channel(channel.name, NOWHERE, 0).paused = channel.paused
+                    copy.add_channel(channel.name, NOT_PERSISTED).paused = channel.paused
         return survivor
 
     def restore(
-        self, places: Iterable[Restored], last_id: bytes, last_place: int, now: int
+        self, queues: Iterable[RestoredQueue], last_id: bytes, last_queue_id: int, now: int
     ) -> None:
-        """Have again what the journal has kept; topics come before their channels."""
-        self.ids = Ids(self._node_id, last_id)
-        self._places = count(last_place + 1)
-        for each in places:
+        """Restore what the journal has stored; topics come before their channels."""
+        self.ids = GuidFactory(self._node_id, last_id)
+        self._queue_ids = count(last_queue_id + 1)
+        for each in queues:
             at: Topic | Channel
             if each.channel is None:
                 at = self.topics[each.topic] = Topic(
-                    self, each.topic, each.place, spilled=each.spilled
+                    self, each.topic, each.queue_id, spilled=each.spilled
                 )
-                self.register(at)
-                for entry in each.entries:
-                    at.restore(entry)
+                for message in each.messages:
+                    at.restore(message)
             else:
                 topic = self.topics[each.topic]
-                at = topic.restore_channel(each.channel, each.place, each.spilled)
-                for entry in each.entries:
-                    at.restore(entry, now)
-                self.wake(at)
+                at = topic.add_channel(each.channel, each.queue_id, each.spilled)
+                for message in each.messages:
+                    at.restore(message, now)
+                self.mark_dirty(at)
             at.paused = each.paused
         for topic in self.topics.values():
-            topic.spread(now)
+            topic.fan_out(now)
 
-    # For topics and channels.
+    # For topics and channels
 
-    def await_storage(self, publication: Publication) -> None:
-        """Hold a publication that was given to the journal until it is stored."""
+    def await_storage(self, publication: PendingPublish) -> None:
+        """Hold messages that were passed to the journal until they are stored."""
         self.memory.used += publication.size
         self._unstored.append(publication)
 
-    def wake(self, channel: Channel) -> None:
-        """Look at a channel with the next ``deliver``."""
-        self._awake[channel] = None
+    def mark_dirty(self, channel: Channel) -> None:
+        """Include a channel in the next ``deliver``."""
+        self._dirty_channels[channel] = None
 
-    def journal_of(self, place: int) -> Journal:
-        """Return who keeps what is in a place."""
-        return _NOTHING if place == NOWHERE else self.journal
+    def record(self, operation: Operation) -> None:
+        """Pass an operation on a persisted queue to the journal."""
+        if self._journal is not None and operation.queue_id != NOT_PERSISTED:
+            self._journal.record(operation)
 
-    def new_place(self, *, kept: bool) -> int:
-        """Return a place of its own for what is kept."""
-        return next(self._places) if kept and self.durable else NOWHERE
+    def new_queue_id(self, *, kept: bool) -> int:
+        """Return a new id for a queue that is persisted, else ``NOT_PERSISTED``."""
+        return next(self._queue_ids) if kept and self.durable else NOT_PERSISTED
 
-    def backlog(self, place: int, ephemeral: bool, spilled: int) -> Backlog:
-        """Return an empty backlog: bounded, if what does not fit can be had again, or dropped."""
-        bounded = place != NOWHERE or ephemeral
-        capacity = max(self._mem_queue_size, _LEAST_CAPACITY) if bounded else None
-        return Backlog(place, self.journal_of(place), self.memory, capacity, spilled)
-
-    def register(self, at: Topic | Channel) -> None:
-        """Know whom a page is for."""
-        if at.place != NOWHERE:
-            self._at[at.place] = at
-
-    def unregister(self, at: Topic | Channel) -> None:
-        """Forget whom a page is for."""
-        self._at.pop(at.place, None)
-
-    # Private methods
-
-    def _settle(self, group: Iterable[Publication], settle: Callable[[Publication], None]) -> None:
-        """Settle all of them, then raise the first error: each has its place in its topic."""
-        errors: list[Exception] = []
-        for publication in group:
-            self.memory.used -= publication.size
-            try:
-                settle(publication)
-            except Exception as error:
-                errors.append(error)
-        if errors:
-            raise errors[0]
-
-
-_NOTHING = Journal()
+    def new_queue(self, queue_id: int, ephemeral: bool, spilled: int) -> MemoryQueue:
+        """Return an empty queue; bounded if excess messages can be loaded again or are dropped."""
+        bounded = queue_id != NOT_PERSISTED or ephemeral
+        capacity = max(self._mem_queue_size, _MIN_CAPACITY) if bounded else None
+        return MemoryQueue(queue_id, self.record, self.memory, capacity, spilled)

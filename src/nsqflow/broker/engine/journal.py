@@ -1,50 +1,115 @@
-"""What the engine tells whoever keeps its messages beyond the process.
+"""What an engine persists: operations on queues and messages.
 
-A *place* is a number above 0 for a topic or a channel; it is never used twice. The calls come
-in the order in which things happened, and must take effect in it.
+A *queue id* is a number above 0 that identifies a topic or channel; it is never reused.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
 
-from nsqflow.broker.engine.entry import Entry
+from nsqflow.broker.engine.message import QueuedMessage
 
-NOWHERE = 0  # the place of what is not kept: ephemeral topics and channels
+NOT_PERSISTED = 0  # the queue id of everything in memory only: ephemeral, or no data path
+
+Row = tuple[int, bytes, int, int, int, bytes]
+"""A message: queue id, id, timestamp, attempts, due, body."""
 
 
-class Journal:
-    """Takes down what happens; ``load`` is answered by ``Engine.loaded``.
+@dataclass(frozen=True, slots=True)
+class Create:
+    """Create a queue: a topic or a channel."""
 
-    This one takes down nothing: all is in memory. A store does it otherwise.
+    queue_id: int
+    topic: str
+    channel: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Drop:
+    """Delete a queue with all its messages."""
+
+    queue_id: int
+
+
+@dataclass(frozen=True, slots=True)
+class Pause:
+    """Pause or unpause a queue."""
+
+    queue_id: int
+    paused: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Clear:
+    """Delete the messages of a queue."""
+
+    queue_id: int
+
+
+@dataclass(frozen=True, slots=True)
+class FanOut:
+    """Move all messages of a topic to each of the targets."""
+
+    queue_id: int
+    targets: Sequence[int]
+
+
+@dataclass(frozen=True, slots=True)
+class Put:
+    """Store new messages, at least one, by ascending ids; an id is unique in its queue.
+
+    Answered by ``Engine.stored`` or ``Engine.not_stored``.
     """
 
-    def create(self, place: int, topic: str, channel: str | None) -> None:
-        """Begin a topic, or a channel."""
+    queue_id: int
+    rows: Sequence[Row]
 
-    def drop(self, place: int) -> None:
-        """Forget a place with all its messages."""
+    @classmethod
+    def of(cls, queue_id: int, messages: Sequence[QueuedMessage]) -> Put:
+        """Store messages in their current state."""
+        rows = [(queue_id, e.id, e.timestamp, e.attempts, e.due, e.body) for e in messages]
+        return cls(queue_id, rows)
 
-    def pause(self, place: int, paused: bool) -> None:
-        """Pause a place, or let it go on."""
 
-    def clear(self, place: int) -> None:
-        """Forget the messages of a place."""
+@dataclass(frozen=True, slots=True)
+class Finish:
+    """Delete finished messages."""
 
-    def put(self, place: int, entries: Sequence[Entry]) -> None:
-        """Keep messages; ``Engine.stored`` or ``Engine.refused`` is the answer."""
+    queue_id: int
+    ids: Sequence[bytes]
 
-    def finish(self, place: int, ids: Sequence[bytes]) -> None:
-        """Forget messages that are done with."""
 
-    def requeue(self, place: int, id: bytes, attempts: int, due: int) -> None:
-        """Note that a message comes again, and from when on."""
+@dataclass(frozen=True, slots=True)
+class Requeue:
+    """Record that a message was requeued, and when it is due."""
 
-    def spread(self, source: int, targets: Sequence[int]) -> None:
-        """Make every message of a topic one of each of these channels, and no more the topic's."""
+    queue_id: int
+    id: bytes
+    attempts: int
+    due: int
 
-    def load(self, place: int, after: bytes, limit: int) -> None:
-        """Ask for the next messages of a place that were never put off, by id.
 
-        What the page has of new messages must be known to be stored before it is answered.
-        """
+@dataclass(frozen=True, slots=True)
+class Load:
+    """Read the next messages of a queue that were never deferred, by id.
+
+    Answered by ``Engine.page_loaded``, after new messages in the page were reported as stored.
+    """
+
+    queue_id: int
+    after: bytes
+    limit: int
+
+
+QueueOperation = Create | Drop | Pause | Clear | FanOut
+MessageOperation = Put | Finish | Requeue
+Operation = QueueOperation | MessageOperation | Load
+
+
+class Journal(Protocol):
+    """Persists what happens in an engine."""
+
+    def record(self, operation: Operation) -> None:
+        """Take the next operation; they must take effect in the order of the calls."""

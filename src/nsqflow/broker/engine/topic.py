@@ -1,219 +1,245 @@
-"""A topic: messages come in, and each of its channels gets a copy."""
+"""A topic: takes published messages and copies them to its channels."""
 
 from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from itertools import repeat
 from typing import TYPE_CHECKING
 
 from nsqflow.broker.engine.channel import Channel
-from nsqflow.broker.engine.entry import COST, Entry
-from nsqflow.broker.engine.journal import NOWHERE
-from nsqflow.broker.engine.place import Place
-from nsqflow.broker.engine.publication import Publication
+from nsqflow.broker.engine.journal import NOT_PERSISTED, Clear, Create, Drop, FanOut, Put
+from nsqflow.broker.engine.message import MESSAGE_OVERHEAD, QueuedMessage
+from nsqflow.broker.engine.queue import NamedQueue
 from nsqflow.protocol.names import is_ephemeral
 
 if TYPE_CHECKING:
     from nsqflow.broker.engine.engine import Engine
 
 
-class Full(Exception):
-    """There is no memory left for what is to be published; nothing of it was taken."""
+@dataclass(slots=True, eq=False)
+class PendingPublish:
+    """Messages of one publish that the journal has not confirmed yet.
+
+    They are in no queue until they are stored, so none of them is delivered, counted or loaded
+    before that. If they cannot be stored, no queue has ever had them.
+    """
+
+    topic: Topic
+    messages: Sequence[QueuedMessage]
+    body_bytes: int
+    channels: list[Channel] | None
+    """The channels that the journal puts them into; None for the topic itself."""
+
+    @property
+    def size(self) -> int:
+        """Approximate size in memory."""
+        return self.body_bytes + MESSAGE_OVERHEAD * len(self.messages)
 
 
-class Topic(Place):
-    """A stream of messages; it keeps them itself while there is no channel to take them."""
+class OutOfMemory(Exception):
+    """``max_memory`` is exhausted; nothing of the publish was taken."""
 
-    def __init__(self, engine: Engine, name: str, place: int, *, spilled: int = 0) -> None:
-        super().__init__(engine, name, place, spilled)
+
+class Topic(NamedQueue):
+    """A stream of messages; it keeps them while it has no channels."""
+
+    def __init__(self, engine: Engine, name: str, queue_id: int, *, spilled: int = 0) -> None:
+        super().__init__(engine, name, queue_id, spilled)
         self.message_bytes = 0
         self.channels: dict[str, Channel] = {}
         self.waiting = False
-        """Nothing goes to the channels yet: it is being found out which there are to be."""
-        self._unstored: deque[Publication] = deque()  # the oldest first
+        """True while the channels to create are being looked up; nothing goes to the channels yet.
+        """
+        self._unstored: deque[PendingPublish] = deque()  # the oldest first
 
     def __repr__(self) -> str:
         return f"Topic({self.name!r})"
 
     def publish(self, bodies: Sequence[bytes], now: int, delay: int = 0) -> bool:
-        """Take messages; raise ``Full`` and take none of them if there is no room.
+        """Take messages, or raise ``OutOfMemory`` and take none of them.
 
-        Returns whether the journal must store them: then they are in no queue until it has.
+        Returns whether the journal must store them; until it has, they are in no queue.
         """
         if not bodies:
             return False
         size = sum(map(len, bodies))
-        self._check_room(size + COST * len(bodies), spillable=not delay)
+        self._check_memory(size + MESSAGE_OVERHEAD * len(bodies), spillable=not delay)
         due = now + delay if delay else 0
         ids = self._engine.ids.take(len(bodies), now)
-        entries = [*map(Entry, ids, repeat(now), bodies, repeat(0), repeat(due))]
+        messages = [*map(QueuedMessage, ids, repeat(now), bodies, repeat(0), repeat(due))]
         keep = self.paused or self.waiting or not self.channels
         channels = None if keep else [*self.channels.values()]
-        if self.place == NOWHERE:
-            self._accept(entries, size, channels, now)
+        if self.queue_id == NOT_PERSISTED:
+            self._accept(messages, size, channels, now)
             return False
-        self._await_storage(Publication(self, entries, size, channels))
+        self._await_storage(PendingPublish(self, messages, size, channels))
         return True
 
-    def stored(self, publication: Publication, now: int) -> None:
-        """Have the oldest publication in the queues: it is stored."""
-        self._take(publication)
-        self._accept(publication.entries, publication.body_bytes, publication.channels, now)
+    def stored(self, publication: PendingPublish, now: int) -> None:
+        """Queue the messages of a publish, which are stored now."""
+        self._unstored.remove(publication)
+        self._accept(publication.messages, publication.body_bytes, publication.channels, now)
 
-    def refused(self, publication: Publication) -> None:
-        """Forget the oldest publication: it could not be stored."""
-        self._take(publication)
+    def not_stored(self, publication: PendingPublish) -> None:
+        """Drop the messages of a publish, which could not be stored."""
+        self._unstored.remove(publication)
 
     def channel(self, name: str, now: int) -> Channel:
-        """Return the channel, which is made if there is none of that name."""
+        """Return the channel of this name; create it if it does not exist."""
         channel = self.channels.get(name)
         if channel is None:
-            place = self._engine.new_place(kept=self.place != NOWHERE and not is_ephemeral(name))
-            channel = self.channels[name] = Channel(self._engine, self.name, name, place)
-            self._engine.journal_of(place).create(place, self.name, name)
-            self._engine.register(channel)
-            self._engine.listener.created(self.name, name)
-            self.spread(now)
+            queue_id = self._engine.new_queue_id(
+                kept=self.queue_id != NOT_PERSISTED and not is_ephemeral(name)
+            )
+            channel = self.add_channel(name, queue_id)
+            self._engine.record(Create(queue_id, self.name, name))
+            self._engine.observer.created(self.name, name)
+            self.fan_out(now)
         return channel
 
     def delete_channel(self, name: str) -> None:
-        """Delete a channel with its messages; raise ``KeyError`` if there is none."""
+        """Delete a channel with its messages; raise ``KeyError`` if it does not exist."""
         self._drop(self.channels.pop(name))
         if self.ephemeral and not self.channels:
             self._engine.delete_topic(self.name)
 
-    def restore_channel(self, name: str, place: int, spilled: int) -> Channel:
-        """Have a channel again that the journal knows."""
-        channel = Channel(self._engine, self.name, name, place, spilled=spilled)
+    def add_channel(self, name: str, queue_id: int, spilled: int = 0) -> Channel:
+        """Add a channel that the journal has, or is about to have."""
+        channel = Channel(self._engine, self.name, name, queue_id, spilled=spilled)
         self.channels[name] = channel
-        self._engine.register(channel)
+        if queue_id != NOT_PERSISTED:
+            self._engine.stored_channels[queue_id] = channel
         return channel
 
-    def restore(self, entry: Entry) -> None:
-        """Have a message again that was put off."""
-        self._backlog.hold(entry)
+    def restore(self, message: QueuedMessage) -> None:
+        """Restore a message that was deferred."""
+        self._queue.put_deferred(message)
 
-    def loaded(self, entries: Sequence[Entry]) -> None:
-        """Take no page: a topic's messages go to its channels without having been loaded."""
-
-    def begin(self, channels: Iterable[str], now: int) -> None:
-        """Have these channels, and wait for no others."""
+    def start(self, channels: Iterable[str], now: int) -> None:
+        """Create these channels and stop waiting for others."""
         for name in channels:
             self.channel(name, now)
         self.waiting = False
-        self.spread(now)
+        self.fan_out(now)
 
     def pause(self) -> None:
-        """Keep what comes, and give nothing to the channels."""
+        """Keep new messages in the topic instead of the channels."""
         self._set_paused(True)
 
     def unpause(self, now: int) -> None:
-        """Give the channels what they have missed."""
+        """Copy messages to the channels again, beginning with those kept meanwhile."""
         self._set_paused(False)
-        self.spread(now)
+        self.fan_out(now)
 
-    def spread(self, now: int) -> None:
-        """Give the channels what was kept while they could not have it."""
+    def fan_out(self, now: int) -> None:
+        """Move the messages kept in the topic to its channels."""
         if self.paused or self.waiting or not self.channels:
             return
-        unstored = self._kept_unstored()
-        if not self._backlog and not unstored:
+        unstored = self._unstored_in_topic()
+        if not self._queue and not unstored:
             return
-        spilled, entries = self._backlog.spilled, [*self._backlog.ready]
-        self._backlog.clear()
-        places = [each.place for each in self.channels.values() if each.place != NOWHERE]
-        self._journal.spread(self.place, places)
+        spilled, messages = self._queue.spilled, [*self._queue.ready]
+        self._queue.clear()
+        queues = [
+            each.queue_id for each in self.channels.values() if each.queue_id != NOT_PERSISTED
+        ]
+        self._engine.record(FanOut(self.queue_id, queues))
         for channel in self.channels.values():
-            self._give(channel, [entry.copy() for entry in entries], now)
-            channel.take_spilled(spilled)
-        # By then the journal has moved them, too.
+            self._put_into(channel, [message.copy() for message in messages], now)
+            channel.add_spilled(spilled)
+        # The journal moves these too.
         for publication in unstored:
             publication.channels = [*self.channels.values()]
 
     def empty(self) -> None:
-        """Forget the messages that no channel has got."""
-        self._journal.clear(self.place)
+        """Drop the messages that no channel has."""
+        self._engine.record(Clear(self.queue_id))
         self._clear()
 
-    def forget_unstored(self, channel: Channel) -> None:
-        """Let a channel get nothing of what is not stored yet: it loses all its messages."""
+    def drop_unstored(self, channel: Channel) -> None:
+        """Keep unstored messages out of a channel that is being emptied or deleted."""
         for publication in self._unstored:
             if publication.channels is not None and channel in publication.channels:
                 publication.channels.remove(channel)
 
     def close(self) -> None:
-        """Delete all channels, and forget the messages: the topic is being deleted."""
+        """Delete all channels and drop the messages, because the topic is being deleted."""
         while self.channels:
             self._drop(self.channels.popitem()[1])
         self._clear()
 
     # Private methods
 
-    def _check_room(self, size: int, spillable: bool) -> None:
-        # What the journal has need not be in memory, unless it is put off.
+    def _check_memory(self, size: int, spillable: bool) -> None:
+        # Persisted messages need not be in memory, unless they are deferred.
         engine = self._engine
-        if spillable and engine.durable and self.place != NOWHERE:
+        if spillable and engine.durable and self.queue_id != NOT_PERSISTED:
             return
         size *= max(len(self.channels), 1)
         if engine.memory.used + size > engine.memory.limit:
-            raise Full(
+            raise OutOfMemory(
                 f"{size} bytes beside {engine.memory.used} of at most {engine.memory.limit} "
                 "in memory (max-memory)"
             )
 
-    def _await_storage(self, publication: Publication) -> None:
+    def _await_storage(self, publication: PendingPublish) -> None:
         channels = publication.channels
-        for place in [self.place] if channels is None else [each.place for each in channels]:
-            self._engine.journal_of(place).put(place, publication.entries)
+        for queue in [self] if channels is None else channels:
+            if queue.queue_id != NOT_PERSISTED:
+                self._engine.record(Put.of(queue.queue_id, publication.messages))
         self._unstored.append(publication)
         self._engine.await_storage(publication)
 
-    def _take(self, publication: Publication) -> None:
-        if not self._unstored or self._unstored[0] is not publication:
-            raise RuntimeError(f"{self!r}: a publication other than the oldest is settled")
-        self._unstored.popleft()
-
-    def _kept_unstored(self) -> list[Publication]:
+    def _unstored_in_topic(self) -> list[PendingPublish]:
         return [each for each in self._unstored if each.channels is None]
 
     def _accept(
-        self, entries: Sequence[Entry], size: int, channels: Sequence[Channel] | None, now: int
+        self,
+        messages: Sequence[QueuedMessage],
+        size: int,
+        channels: Sequence[Channel] | None,
+        now: int,
     ) -> None:
-        self.message_count += len(entries)
+        self.message_count += len(messages)
         self.message_bytes += size
         if channels is None:
-            self._keep(entries)
+            self._keep(messages)
             return
         for number, channel in enumerate(channels):
-            # The first one takes them as they are.
-            self._give(channel, [entry.copy() for entry in entries] if number else entries, now)
+            # The first channel takes the messages themselves, the others copies.
+            self._put_into(
+                channel, [message.copy() for message in messages] if number else messages, now
+            )
 
-    def _keep(self, entries: Sequence[Entry]) -> None:
-        if entries[0].due:
-            for entry in entries:
-                self._backlog.hold(entry)
+    def _keep(self, messages: Sequence[QueuedMessage]) -> None:
+        if messages[0].due:
+            for message in messages:
+                self._queue.put_deferred(message)
         else:
-            self._backlog.put(entries)
+            self._queue.put(messages)
 
     def _clear(self) -> None:
-        for publication in self._kept_unstored():
+        for publication in self._unstored_in_topic():
             publication.channels = []
-        self._backlog.clear()
+        self._queue.clear()
 
     @staticmethod
-    def _give(channel: Channel, entries: Sequence[Entry], now: int) -> None:
-        put_off = [entry for entry in entries if entry.due]
-        for entry in put_off:
-            channel.hold(entry, now)
-        if len(put_off) < len(entries):
-            channel.put([entry for entry in entries if not entry.due] if put_off else entries)
+    def _put_into(channel: Channel, messages: Sequence[QueuedMessage], now: int) -> None:
+        deferred = [message for message in messages if message.due]
+        for message in deferred:
+            channel.put_deferred(message, now)
+        if len(deferred) < len(messages):
+            channel.put(
+                [message for message in messages if not message.due] if deferred else messages
+            )
 
     def _drop(self, channel: Channel) -> None:
         subscribers = [*channel.subscribers]
-        self.forget_unstored(channel)
+        self.drop_unstored(channel)
         channel.close()
-        self._engine.unregister(channel)
-        self._engine.journal_of(channel.place).drop(channel.place)
-        self._engine.listener.deleted(self.name, channel.name)
-        self._engine.listener.closed(subscribers)
+        self._engine.stored_channels.pop(channel.queue_id, None)
+        self._engine.record(Drop(channel.queue_id))
+        self._engine.observer.deleted(self.name, channel.name)
+        self._engine.observer.closed(subscribers)

@@ -1,4 +1,4 @@
-"""nsqlookupd: knows which nsqd has which topic."""
+"""nsqlookupd: tracks which nsqd has which topic."""
 
 from nsqflow.broker.lookupd.daemon import Nsqlookupd
 

@@ -1,7 +1,7 @@
-"""One connection of an nsqd to nsqlookupd: keeps the registry in step with what the nsqd says.
+"""An nsqd's connection to nsqlookupd: updates the registrations by the nsqd's commands.
 
-What it is registered for lasts as long as the connection. The nsqd pings every 15 seconds; one that
-does not identify itself in time, or falls silent, is cut off.
+Registrations last as long as the connection. The nsqd pings every 15 seconds; one that does not
+identify in time, or sends nothing for too long, is disconnected.
 """
 
 from __future__ import annotations
@@ -11,58 +11,58 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from nsqflow.broker.lookupd.registry import Node, Registration, Registry
+from nsqflow.broker.lookupd.registration_db import RegisteredNode, Registration, RegistrationDb
 from nsqflow.errors import RemoteProtocolError
-from nsqflow.http.guests import Guest, Guests
+from nsqflow.http.connection_limit import ConnectionLimiter, TrackedConnection
 from nsqflow.protocol import LookupSession, Peer, PeerCommand, PeerIdentify, Register, Unregister
 
 logger = logging.getLogger("nsqflow.broker.lookupd")
 
 
 @dataclass(frozen=True, slots=True)
-class Terms:
-    """What the connections of one nsqlookupd have in common."""
+class LookupdSettings:
+    """What all connections of one nsqlookupd share."""
 
-    registry: Registry
+    db: RegistrationDb
     answer: Callable[[], Peer]
-    """What an nsqd is told of nsqlookupd when it identifies itself."""
+    """Returns the reply to IDENTIFY."""
     identify_timeout: float
-    """Seconds in which it must do so."""
+    """Seconds for the first command, IDENTIFY."""
     silence_timeout: float
-    """Seconds in which each next command must come."""
-    guests: Guests
+    """Seconds for each further command."""
+    limiter: ConnectionLimiter
 
 
-class LookupConnection(Guest):
+class NsqdConnection(TrackedConnection):
     """An nsqd's connection."""
 
-    def __init__(self, terms: Terms) -> None:
-        super().__init__(terms.guests)
-        self._terms = terms
+    def __init__(self, settings: LookupdSettings) -> None:
+        super().__init__(settings.limiter)
+        self._settings = settings
         self._session = LookupSession()
-        self._node: Node | None = None  # once it has identified itself
+        self._node: RegisteredNode | None = None  # set by IDENTIFY
 
-    # What asyncio calls
+    # Called by asyncio
 
     def data_received(self, data: bytes) -> None:
-        """Do what the nsqd says, and answer."""
+        """Execute commands and respond."""
         if not self._transport.is_closing():
             self._session.receive_data(data)
-            self._work()
+            self._process()
 
     def eof_received(self) -> None:
-        """Answer what it left unfinished; the transport then closes."""
+        """Respond to an incomplete command; the transport then closes."""
         if not self._transport.is_closing():
             self._session.receive_eof()
-            self._work()
+            self._process()
 
-    def _work(self) -> None:
+    def _process(self) -> None:
         try:
             while commands := self._session.events():
                 for command in commands:
-                    self._do(command)
+                    self._execute(command)
                 if self._node is not None:
-                    self._allow(self._terms.silence_timeout)
+                    self._set_timeout(self._settings.silence_timeout)
         except RemoteProtocolError as error:
             logger.error("[%s] - %s", self._client, _escaped(str(error)))
             self._transport.write(self._session.data_to_send())
@@ -71,43 +71,43 @@ class LookupConnection(Guest):
             self._transport.write(self._session.data_to_send())
 
     def pause_writing(self) -> None:
-        """Hear nothing more from an nsqd that does not read its answers."""
+        """Read no more from an nsqd that does not read responses."""
         self._transport.pause_reading()
 
     def resume_writing(self) -> None:
-        """Go on."""
+        """Continue."""
         if not self._transport.is_closing():
             self._transport.resume_reading()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Unregister all that it had."""
+        """Remove the nsqd's registrations."""
         self._stop_timer()
         if self._node is not None:
-            self._log("UNREGISTER", self._terms.registry.leave(self._node))
-        if self._admitted:
+            self._log("UNREGISTER", self._settings.db.leave(self._node))
+        if self._accepted:
             logger.info("PROTOCOL(V1): [%s] exiting ioloop", self._client)
-        self._vanish()
+        self._mark_closed()
 
     # Private methods
 
-    def _begin(self) -> None:
+    def _start(self) -> None:
         if self._client == "@":
-            # Those of a unix socket have no names, and need one: it is what tells nodes apart.
+            # Clients of a unix socket have no address, but nodes are distinguished by it.
             self._client += str(self._transport.get_extra_info("socket").fileno())
         logger.info("TCP: new client(%s)", self._client)
-        self._allow(self._terms.identify_timeout)
+        self._set_timeout(self._settings.identify_timeout)
 
-    def _do(self, command: PeerCommand) -> None:
+    def _execute(self, command: PeerCommand) -> None:
         if isinstance(command, PeerIdentify):
             self._identify(command.peer)
-            self._session.send_peer(self._terms.answer())
+            self._session.send_peer(self._settings.answer())
             return
-        if isinstance(command, Unregister):  # which is a Register to Python
+        if isinstance(command, Unregister):  # a subclass of Register
             self._unregister(command.topic, command.channel)
         elif isinstance(command, Register):
-            assert self._node is not None  # the session has seen to it
-            news = self._terms.registry.register(self._node, command.topic, command.channel)
-            self._log("REGISTER", news)
+            assert self._node is not None  # ensured by the session
+            added = self._settings.db.register(self._node, command.topic, command.channel)
+            self._log("REGISTER", added)
         elif self._node is not None:
             now = time.time_ns()
             silence = (now - self._node.last_update) / 1e9
@@ -116,9 +116,9 @@ class LookupConnection(Guest):
         self._session.send_response()
 
     def _identify(self, peer: Peer) -> None:
-        self._guests.protect(self)
-        self._node = Node(self._client, peer, time.time_ns())
-        self._terms.registry.join(self._node)
+        self._limiter.mark_busy(self)
+        self._node = RegisteredNode(self._client, peer, time.time_ns())
+        self._settings.db.join(self._node)
         logger.info(
             "CLIENT(%s): IDENTIFY Address:%s TCP:%d HTTP:%d Version:%s",
             self._client,
@@ -131,15 +131,15 @@ class LookupConnection(Guest):
 
     def _unregister(self, topic: str, channel: str) -> None:
         assert self._node is not None
-        gone = self._terms.registry.unregister(self._node, topic, channel)
-        if not channel and len(gone) > 1:
+        removed = self._settings.db.unregister(self._node, topic, channel)
+        if not channel and len(removed) > 1:
             logger.warning("client(%s) unexpected UNREGISTER of %s's channels", self._client, topic)
-        self._log("UNREGISTER", gone)
+        self._log("UNREGISTER", removed)
 
-    def _give_up(self, seconds: float) -> None:
-        what = "identify itself" if self._node is None else "say anything"
+    def _on_timeout(self, seconds: float) -> None:
+        what = "identify itself" if self._node is None else "send anything"
         logger.warning("client(%s) did not %s within %g s", self._client, what, seconds)
-        super()._give_up(seconds)
+        super()._on_timeout(seconds)
 
     def _log(self, what: str, registrations: list[Registration]) -> None:
         for each in registrations:
@@ -148,5 +148,5 @@ class LookupConnection(Guest):
 
 
 def _escaped(text: str) -> str:
-    """Give what somebody else wrote as one line that can do nothing to a terminal."""
+    """Return text of a client as one line that cannot control a terminal."""
     return text.encode("unicode_escape").decode("ascii")

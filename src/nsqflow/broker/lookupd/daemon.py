@@ -1,117 +1,76 @@
-"""nsqlookupd: its two doors, one for nsqd and one for HTTP, and the registry behind them."""
+"""nsqlookupd: its listeners for nsqd and HTTP, and its registrations."""
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import socket
-from collections.abc import Callable
-from typing import Self
 
-from nsqflow.broker.api import Api
-from nsqflow.broker.listening import Listening, listen
-from nsqflow.broker.lookupd.connection import LookupConnection, Terms
-from nsqflow.broker.lookupd.registry import Registry
-from nsqflow.broker.lookupd.routes import Routes
+from nsqflow.broker.daemon import Daemon
+from nsqflow.broker.http_api import ApiRouter
+from nsqflow.broker.lookupd.connection import LookupdSettings, NsqdConnection
+from nsqflow.broker.lookupd.http import LookupdApi
+from nsqflow.broker.lookupd.registration_db import RegistrationDb
 from nsqflow.broker.options import LookupdOptions
 from nsqflow.broker.version import VERSION, describe
-from nsqflow.errors import LocalProtocolError
-from nsqflow.http.guests import Guests
-from nsqflow.http.server import HttpServer
+from nsqflow.http.connection_limit import ConnectionLimiter
 from nsqflow.protocol import Peer
 
 logger = logging.getLogger("nsqflow.broker.lookupd")
 
-_MAX_CONNECTIONS = 500  # through each door; both fit into the usual 1024 files of a process
-_MAX_BODY = 64 * 1024  # of a request over HTTP; nothing is expected in it
+_MAX_CONNECTIONS = 500  # per listener; both fit into the usual 1024 open files
+_MAX_BODY = 64 * 1024  # of an HTTP request; none is expected
 _IDENTIFY_TIMEOUT = 60.0
-_SILENCE_TIMEOUT = 60.0  # at least: four of nsqd's pings
+_SILENCE_TIMEOUT = 60.0  # at least; nsqd pings every 15 seconds
 
 
-class Nsqlookupd:
-    """An nsqlookupd, to be started once; an async context manager that starts and stops it."""
+class Nsqlookupd(Daemon[LookupdOptions]):
+    """An nsqlookupd."""
 
     def __init__(self, options: LookupdOptions) -> None:
-        self.options = options
-        self.registry = Registry(
+        super().__init__(options, logger)
+        self.db = RegistrationDb(
             inactive_timeout=round(options.inactive_producer_timeout * 1e9),
             tombstone_lifetime=round(options.tombstone_lifetime * 1e9),
         )
-        self._guests = Guests("TCP", _MAX_CONNECTIONS, logger)
-        self._terms = Terms(
-            registry=self.registry,
+        self._limiter = ConnectionLimiter("TCP", _MAX_CONNECTIONS, logger)
+        self._settings = LookupdSettings(
+            db=self.db,
             answer=self._own_addresses,
             identify_timeout=_IDENTIFY_TIMEOUT,
-            # An nsqd is not cut off while it would still be named.
+            # An nsqd is not disconnected while it is still listed.
             silence_timeout=max(_SILENCE_TIMEOUT, options.inactive_producer_timeout),
-            guests=self._guests,
+            limiter=self._limiter,
         )
-        self._http = HttpServer(
-            Api(Routes(self.registry).table(), logger),
-            body_limit=lambda method, path: _MAX_BODY,
-            max_connections=_MAX_CONNECTIONS,
-        )
-        self._doors: dict[str, Listening] = {}
-        self._started = False
-
-    @property
-    def tcp_address(self) -> str:
-        """Where nsqd connect to."""
-        return self._doors["TCP"].address
-
-    @property
-    def http_address(self) -> str:
-        """Where its HTTP API is."""
-        return self._doors["HTTP"].address
 
     async def start(self) -> None:
-        """Listen; raise ``OSError`` if that can't be."""
-        if self._started:
-            raise LocalProtocolError("an Nsqlookupd starts only once; make a new one")
-        self._started = True
+        """Listen; raise ``OSError`` on failure."""
         logger.info("%s", describe("nsqlookupd"))
         try:
-            # HTTP first: each nsqd is told both ports.
-            await self._open("HTTP", self.options.http_address, self._http)
-            await self._open("TCP", self.options.tcp_address, self._connected)
+            # HTTP first: the reply to IDENTIFY has both ports.
+            await self._serve_http(
+                *("HTTP", self.options.http_address),
+                ApiRouter(LookupdApi(self.db).table(), logger),
+                body_limit=lambda method, path: _MAX_BODY,
+                max_connections=_MAX_CONNECTIONS,
+            )
+            await self._listen(
+                "TCP", self.options.tcp_address, lambda: NsqdConnection(self._settings)
+            )
         except BaseException:
             await self.stop()
             raise
 
     async def stop(self) -> None:
-        """Close all doors and connections; return when all of them are gone."""
-        for name, door in self._doors.items():
-            logger.info("%s: closing %s", name, door.address)
-            door.close()
-        await self._guests.close()
-        await self._http.close()
-
-    async def kill(self) -> None:
-        """End as ``kill -9`` does; as nothing is ever saved, that is the same."""
-        await self.stop()
-
-    async def __aenter__(self) -> Self:
-        await self.start()
-        return self
-
-    async def __aexit__(self, *_: object) -> None:
-        await self.stop()
-
-    # Private methods
-
-    async def _open(self, name: str, address: str, factory: Callable[[], asyncio.Protocol]) -> None:
-        door = await listen(f"{name.lower()}_address", address, factory)
-        self._doors[name] = door
-        logger.info("%s: listening on %s", name, door.address)
-
-    def _connected(self) -> asyncio.Protocol:
-        return LookupConnection(self._terms)
+        """Close listeners and connections; wait until all are closed."""
+        self._close_listeners()
+        await self._limiter.close()
+        await self._close_http()
 
     def _own_addresses(self) -> Peer:
         return Peer(
             broadcast_address=self.options.broadcast_address,
-            tcp_port=self._doors["TCP"].port,
-            http_port=self._doors["HTTP"].port,
+            tcp_port=self.tcp_port,
+            http_port=self.http_port,
             version=VERSION,
             hostname=socket.gethostname(),
         )

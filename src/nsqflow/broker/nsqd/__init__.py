@@ -1,1 +1,1 @@
-"""nsqd over TCP and HTTP: its clients, and what it does with their commands."""
+"""nsqd over TCP and HTTP: its clients and their commands."""

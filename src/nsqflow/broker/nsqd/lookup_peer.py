@@ -1,8 +1,8 @@
-"""Tells each nsqlookupd which topics and channels an nsqd has.
+"""Registers the topics and channels of an nsqd with each nsqlookupd.
 
-Each has a connection and a task of its own, so that one which hangs holds up nobody. When it
-connects all is said, from then on what changes. After a failure it is tried again, ever more
-slowly, for ever.
+Each nsqlookupd has a connection and a task of its own, so that one that hangs delays no other.
+After connecting everything is registered, later only changes. Failed connections are retried with
+growing delays, forever.
 """
 
 from __future__ import annotations
@@ -14,8 +14,7 @@ import socket
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, NoReturn
 
-from nsqflow.broker.address import TcpAddress, parse_listen_address
-from nsqflow.broker.nsqd.lookup_link import LookupLink
+from nsqflow.address import TcpAddress, join_address, parse_listen_address
 from nsqflow.broker.version import VERSION
 from nsqflow.errors import NetworkError, NsqError
 from nsqflow.http.client import HttpClient
@@ -23,6 +22,8 @@ from nsqflow.protocol import (
     Peer,
     PeerCommand,
     PeerIdentify,
+    PeerReply,
+    PeerSession,
     Ping,
     Register,
     Unregister,
@@ -30,43 +31,38 @@ from nsqflow.protocol import (
     is_valid_name,
     parse_lookup,
 )
-from nsqflow.protocol.lookup import join_address
 
 if TYPE_CHECKING:
-    from nsqflow.broker.nsqd.daemon import Nsqd
+    from nsqflow.broker.nsqd.daemon import NsqdDaemon
+
 
 _log = logging.getLogger("nsqflow.broker.nsqd")
 
 PING_INTERVAL = 15.0  # seconds, as nsqd
-TIMEOUT = 5.0  # seconds for a connection, and for an answer
-MOST_CHANGES = 10_000  # that may wait; beyond them it is as cheap to say all anew
+TIMEOUT = 5.0  # seconds, for a connection and for a response
 
-_FIRST_DELAY = 0.25  # seconds until it is tried again; then twice as many
-_MOST_DELAY = 5.0
-_FLUSH_TIMEOUT = 1.0  # seconds for the last changes to be answered
+_FIRST_DELAY = 0.25  # seconds until the first retry; doubled for each further one
+_MAX_DELAY = 5.0
+_FLUSH_TIMEOUT = 1.0  # seconds for the last changes to be acknowledged
 _MAX_ANSWER = 4 * 1024 * 1024  # bytes of a list of channels
+_READ_SIZE = 64 * 1024  # bytes
 
 
 class LookupPeers:
     """All the nsqlookupd that an nsqd registers with."""
 
     def __init__(
-        self, nsqd: Nsqd, *, ping_interval: float = PING_INTERVAL, timeout: float = TIMEOUT
+        self, nsqd: NsqdDaemon, *, ping_interval: float = PING_INTERVAL, timeout: float = TIMEOUT
     ) -> None:
         self._nsqd = nsqd
         self._ping_interval = ping_interval
         self._timeout = timeout
         self._peers: dict[str, LookupPeer] = {}
-        self._tasks: dict[LookupPeer, asyncio.Task[None]] = {}  # of those removed too
-
-    @property
-    def addresses(self) -> tuple[str, ...]:
-        """Where they are."""
-        return tuple(self._peers)
+        self._tasks: dict[LookupPeer, asyncio.Task[None]] = {}  # including removed peers
 
     @property
     def http_addresses(self) -> tuple[str, ...]:
-        """Where those that have answered can be asked over HTTP, as they say themselves."""
+        """The HTTP addresses of those that have responded, as they report them."""
         infos = (peer.info for peer in self._peers.values())
         return tuple(
             join_address(info.broadcast_address, info.http_port)
@@ -75,11 +71,11 @@ class LookupPeers:
         )
 
     def start(self) -> None:
-        """Connect to those that the options name; the topics and channels must be known."""
+        """Connect to the nsqlookupd in the options; topics and channels must be restored."""
         self.set(self._nsqd.options.lookupd_tcp_address)
 
     def set(self, addresses: Iterable[str]) -> None:
-        """Register with these from now on, and with no other."""
+        """Register with these nsqlookupd only."""
         wanted = dict.fromkeys(addresses)
         for address in [each for each in self._peers if each not in wanted]:
             _log.info("LOOKUP(%s): removing peer", address)
@@ -89,36 +85,36 @@ class LookupPeers:
             self._add(LookupPeer(self._nsqd, address, self._ping_interval, self._timeout))
 
     def created(self, topic: str, channel: str | None) -> None:
-        """Say that there is a topic, or a channel."""
-        self._tell(Register(topic, channel or ""))
+        """Register a topic or channel."""
+        self._notify_all(Register(topic, channel or ""))
 
     def deleted(self, topic: str, channel: str | None) -> None:
-        """Say that a topic, or a channel, is gone."""
-        self._tell(Unregister(topic, channel or ""))
+        """Unregister a topic or channel."""
+        self._notify_all(Unregister(topic, channel or ""))
 
     async def registered(self) -> None:
-        """Wait until each of them has heard of all topics and channels."""
+        """Wait until all topics and channels are registered with each nsqlookupd."""
         for peer in [*self._peers.values()]:
             await peer.registered.wait()
 
     async def channels_of(self, topic: str) -> list[str]:
-        """Ask all of them which lasting channels a topic has, on whichever nsqd.
+        """Ask all nsqlookupd for the channels of a topic that are not ephemeral.
 
-        A new topic begins with these, so that none misses what is published here first.
+        A new topic starts with these channels, so that they miss nothing published here.
         """
         answers = await asyncio.gather(*(self._ask(each, topic) for each in self.http_addresses))
         names = dict.fromkeys(name for names in answers for name in names)
         return [name for name in names if is_valid_name(name) and not is_ephemeral(name)]
 
     async def flush(self) -> None:
-        """Wait until those that are connected have answered to all changes, up to a second."""
+        """Wait until connected nsqlookupd have acknowledged all changes, at most a second."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(_FLUSH_TIMEOUT):
                 for peer in [*self._peers.values()]:
-                    await peer.informed.wait()
+                    await peer.synced.wait()
 
     async def close(self) -> None:
-        """Drop all connections, by which nsqlookupd forgets us; wait until they are closed."""
+        """Close all connections, by which nsqlookupd forgets this nsqd; wait for that."""
         _log.info("LOOKUP: closing")
         self._peers.clear()
         for task in self._tasks.values():
@@ -133,9 +129,10 @@ class LookupPeers:
     async def _ask(self, address: str, topic: str) -> Sequence[str]:
         options = self._nsqd.options
         timeout = options.http_client_connect_timeout + options.http_client_request_timeout
-        http = HttpClient(timeout=timeout, max_answer=_MAX_ANSWER)
+        http = HttpClient(timeout=timeout, max_response=_MAX_ANSWER)
         try:
-            answer = parse_lookup(*await http.get(address, "/channels", {"topic": topic}))
+            response = await http.get(address, "/channels", {"topic": topic})
+            answer = parse_lookup(response.status, response.body)
         except NsqError as error:
             _log.warning(
                 "failed to query nsqlookupd for channels to pre-create for topic %s - %s",
@@ -144,61 +141,60 @@ class LookupPeers:
             return ()
         return answer.channels
 
-    def _tell(self, command: Register) -> None:
+    def _notify_all(self, command: Register) -> None:
         for peer in self._peers.values():
-            peer.tell(command)
+            peer.notify(command)
 
 
 class LookupPeer:
     """One nsqlookupd that an nsqd registers with."""
 
-    def __init__(self, nsqd: Nsqd, address: str, ping_interval: float, timeout: float) -> None:
+    def __init__(
+        self, nsqd: NsqdDaemon, address: str, ping_interval: float, timeout: float
+    ) -> None:
         target = parse_listen_address("lookupd_tcp_address", address)
-        assert isinstance(target, TcpAddress)  # the options take no other
+        assert isinstance(target, TcpAddress)  # the only kind that the options accept
         self.address = address
         self.info = Peer()
-        """Who it says that it is, once it has."""
+        """What nsqlookupd reports about itself."""
         self.registered = asyncio.Event()
-        """It has heard of all topics and channels at least once."""
-        self.informed = asyncio.Event()
-        """It has answered to every change, or is not connected."""
-        self.informed.set()
+        """Set once all topics and channels have been registered."""
+        self.synced = asyncio.Event()
+        """Set while every change is acknowledged, or there is no connection."""
+        self.synced.set()
         self._target = target
         self._nsqd = nsqd
         self._ping_interval = ping_interval
         self._timeout = timeout
-        self._link: LookupLink | None = None  # once all has been said on it
+        self._connected = False  # changes are sent, the rest is registered
         self._changes: list[PeerCommand] = []
+        self._changed = asyncio.Event()
         self._delay = _FIRST_DELAY
-        self._news = asyncio.Event()  # a change, or the end of the connection
 
     async def run(self) -> None:
-        """Keep it informed until cancelled."""
+        """Keep nsqlookupd up to date until cancelled."""
         while True:
-            error = await self._inform()
-            delay, self._delay = self._delay, min(2 * self._delay, _MOST_DELAY)
+            error = await self._connect_and_sync()
+            delay, self._delay = self._delay, min(2 * self._delay, _MAX_DELAY)
             _log.error("LOOKUPD(%s): %s - trying again in %g s", self.address, error, delay)
             await asyncio.sleep(delay)
 
-    def tell(self, command: Register) -> None:
-        """Tell it of a change; if it is not connected, it will hear of all at once."""
-        if self._link is None:
+    def notify(self, command: Register) -> None:
+        """Send a change; without a connection, everything is registered on connecting."""
+        if not self._connected:
             return
         what = "channel" if command.channel else "topic"
         _log.info("LOOKUPD(%s): %s %s", self.address, what, _text(command))
         self._changes.append(command)
-        self.informed.clear()
-        self._news.set()
-        if len(self._changes) > MOST_CHANGES:
-            self._link.end(NetworkError(f"more than {MOST_CHANGES} changes wait for an answer"))
-            self._forget()
+        self.synced.clear()
+        self._changed.set()
 
     # Private methods
 
-    async def _inform(self) -> NsqError:
-        """Connect, and stay connected as long as it lasts; return why it ended."""
+    async def _connect_and_sync(self) -> NsqError:
+        """Connect and stay connected as long as possible; return why it ended."""
         _log.info("LOOKUP connecting to %s", self.address)
-        link = LookupLink(self._timeout, on_end=self._news.set)
+        link = LookupConnection(self._timeout)
         try:
             await link.open(*self._target)
             await self._identify(link)
@@ -206,11 +202,13 @@ class LookupPeer:
         except NsqError as error:
             return error
         finally:
-            self._forget()
+            self._connected = False
+            self._changes.clear()
+            self.synced.set()
             await link.close()
 
-    async def _identify(self, link: LookupLink) -> None:
-        (reply,) = await link.ask([PeerIdentify(self._own_info())])
+    async def _identify(self, link: LookupConnection) -> None:
+        (reply,) = await link.request([PeerIdentify(self._own_info())])
         self.info = info = reply.peer or Peer()
         _log.info(
             "LOOKUPD(%s): peer info {TCPPort:%d HTTPPort:%d Version:%s BroadcastAddress:%s}",
@@ -223,55 +221,115 @@ class LookupPeer:
         options = self._nsqd.options
         return Peer(
             broadcast_address=options.broadcast_address,
-            # A socket's path is nothing that others could use; nsqlookupd refuses a 0.
+            # 0 for a unix socket, which is useless to others; nsqlookupd refuses it.
             tcp_port=options.broadcast_tcp_port or max(self._nsqd.tcp_port, 0),
             http_port=options.broadcast_http_port or max(self._nsqd.http_port, 0),
             version=VERSION,
             hostname=socket.gethostname(),
         )
 
-    async def _register(self, link: LookupLink) -> NoReturn:
-        """Say all, then what changes and, at times, that we live; ends only by an error."""
+    async def _register(self, link: LookupConnection) -> NoReturn:
+        """Register everything, then send changes and pings; ends only with an error."""
         loop = asyncio.get_running_loop()
         commands = self._all()
-        self._link = link
+        self._connected = True
         ping_at = loop.time() + self._ping_interval
         while True:
-            await link.ask(commands)
+            await link.request(commands)
             self.registered.set()
             if not self._changes:
-                self.informed.set()
-            await self._wait_until(ping_at)
+                self.synced.set()
+            await self._wait_for_change(link, ping_at)
             commands, self._changes = self._changes, []
-            # However much else is said: nsqlookupd takes only this for a sign of life.
+            # nsqlookupd counts nothing else as a sign of life.
             if loop.time() >= ping_at:
                 _log.debug("LOOKUPD(%s): sending heartbeat", self.address)
                 commands.append(Ping())
-                self._delay = _FIRST_DELAY  # what has lasted comes back soon, too
+                self._delay = _FIRST_DELAY  # a connection that lasted is retried soon
                 ping_at = loop.time() + self._ping_interval
 
     def _all(self) -> list[PeerCommand]:
         commands: list[PeerCommand] = []
         for topic in self._nsqd.engine.topics.values():
-            # A channel's registration is one of its topic too.
+            # Registering a channel registers its topic too.
             for channel in topic.channels or ("",):
                 commands.append(command := Register(topic.name, channel))
                 _log.info("LOOKUPD(%s): %s", self.address, _text(command))
         return commands
 
-    async def _wait_until(self, when: float) -> None:
+    async def _wait_for_change(self, link: LookupConnection, until: float) -> None:
+        """Wait for a change or the time ``until``; raise if the connection ends."""
+        tasks = [asyncio.ensure_future(each) for each in (link.receive(), self._changed.wait())]
+        left = max(until - asyncio.get_running_loop().time(), 0)
         try:
-            async with asyncio.timeout_at(when):
-                await self._news.wait()
-        except TimeoutError:
-            pass
-        self._news.clear()
-
-    def _forget(self) -> None:
-        self._link = None
-        self._changes.clear()
-        self.informed.set()
+            await asyncio.wait(tasks, timeout=left, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for task in tasks:
+                task.cancel()
+            received, _ = await asyncio.gather(*tasks, return_exceptions=True)
+        if isinstance(received, Exception):
+            raise received
+        self._changed.clear()
 
 
 def _text(command: Register) -> str:
     return command.encode().decode().strip()
+
+
+class LookupConnection:
+    """A connection to nsqlookupd; each attempt creates a new one."""
+
+    def __init__(self, timeout: float) -> None:
+        self._timeout = timeout
+        self._session = PeerSession()
+        self._reader: asyncio.StreamReader
+        self._writer: asyncio.StreamWriter | None = None
+
+    async def open(self, host: str, port: int) -> None:
+        """Connect; raise ``NetworkError`` on failure."""
+        try:
+            async with asyncio.timeout(self._timeout):
+                self._reader, self._writer = await asyncio.open_connection(host, port)
+        except TimeoutError:
+            raise NetworkError(f"no connection within {self._timeout:g} s") from None
+        except (OSError, UnicodeError) as error:  # UnicodeError: a name that DNS can't have
+            raise NetworkError(str(error)) from error
+
+    async def request(self, commands: Sequence[PeerCommand]) -> list[PeerReply]:
+        """Send commands and wait for all replies; raise if one is an error."""
+        assert self._writer is not None
+        for command in commands:
+            self._session.send(command)
+        self._writer.write(self._session.data_to_send())
+        replies: list[PeerReply] = []
+        while len(replies) < len(commands):
+            try:
+                async with asyncio.timeout(self._timeout):
+                    replies += await self.receive()
+            except TimeoutError:
+                raise NetworkError(f"no answer within {self._timeout:g} s") from None
+        for reply in replies:
+            if reply.error is not None:
+                raise reply.error
+        return replies
+
+    async def receive(self) -> list[PeerReply]:
+        """Wait for data and return the replies in it; raise at the end of the connection."""
+        try:
+            data = await self._reader.read(_READ_SIZE)
+        except OSError as error:
+            raise NetworkError(f"connection lost: {error}") from error
+        if not data:
+            raise NetworkError("connection lost: closed by nsqlookupd")
+        self._session.receive_data(data)
+        replies: list[PeerReply] = []
+        while more := self._session.events():
+            replies += more
+        return replies
+
+    async def close(self) -> None:
+        """Abort the connection and wait until its socket is closed."""
+        if self._writer is not None:
+            self._writer.transport.abort()
+            with contextlib.suppress(OSError):
+                await self._writer.wait_closed()

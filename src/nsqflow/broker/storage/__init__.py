@@ -1,14 +1,14 @@
-"""Where an embedded nsqd keeps its messages: one SQLite file in its data path.
+"""Persistence of an embedded nsqd: one SQLite file in its data path.
 
-    engine ──> Store ──> units ──> Writer ──> Database ──> nsqd.db
-               (loop)              (its thread, one transaction for all that wait)
+    engine ──> Store ──> CommitQueue ──> GroupCommitWriter ──> Database ──> nsqd.db
+               (loop)                    (a thread; one transaction for all requests that wait)
 
-``ConfigError`` is about the data path: it is missing, can't be written to, or is in use.
-``StorageError`` is about what is in it, and the disk: damaged, of another program, full.
+``ConfigError`` is about the data path: it does not exist, is not writable, or is in use.
+``StorageError`` is about the file and the disk: damaged, of another program, disk full.
 """
 
-from nsqflow.broker.storage.database import Contents
-from nsqflow.broker.storage.schema import StorageError
+from nsqflow.broker.storage.database import StoredState
 from nsqflow.broker.storage.store import Store
+from nsqflow.errors import StorageError
 
-__all__ = ["Contents", "StorageError", "Store"]
+__all__ = ["StorageError", "Store", "StoredState"]

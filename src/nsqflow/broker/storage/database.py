@@ -1,13 +1,16 @@
-"""The stored messages: what each change does to them, in SQL.
+"""The stored messages in SQLite, and the SQL of each operation.
 
-Python's sqlite3 lets go of the interpreter's lock at every row, and while the event loop is busy
-it gets it back only milliseconds later. So a statement here stands for many rows: values of
-hundreds of messages go into one INSERT, and a page comes out as one row.
+Python's sqlite3 releases the GIL at every row, and while the event loop is busy it gets it back
+only milliseconds later. So one statement handles many rows: an INSERT has hundreds of messages, and
+a page is read as a single row.
+
+A *queue id* is the column ``place`` of the tables.
 """
 
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import json
 import os
 import sqlite3
@@ -18,22 +21,63 @@ from itertools import accumulate, chain, islice
 from pathlib import Path
 from typing import NamedTuple, TypeVar
 
-from nsqflow.broker.engine.engine import Restored
-from nsqflow.broker.engine.entry import Entry
-from nsqflow.broker.storage import schema
-from nsqflow.broker.storage.changes import (
-    Batch,
-    Change,
+from nsqflow.broker.engine.engine import RestoredQueue
+from nsqflow.broker.engine.journal import (
     Clear,
     Create,
     Drop,
+    FanOut,
     Load,
-    OfMessages,
-    OfPlaces,
+    MessageOperation,
+    Operation,
     Pause,
-    Spread,
+    QueueOperation,
 )
-from nsqflow.broker.storage.schema import StorageError
+from nsqflow.broker.engine.message import QueuedMessage
+from nsqflow.broker.storage import schema
+from nsqflow.broker.storage.operations import MergedOperations
+from nsqflow.errors import ConfigError, StorageError
+
+_LOCK_NAME = "nsqd.lock"
+
+
+class DataPathLock:
+    """The lock of a data path; it ends with the process, even after a crash."""
+
+    def __init__(self, folder: Path) -> None:
+        if not folder.is_dir():
+            raise ConfigError(f"data_path={str(folder)!r} is invalid: there is no such folder")
+        try:
+            self._file = os.open(folder / _LOCK_NAME, os.O_RDWR | os.O_CREAT, 0o600)
+            try:
+                self._take(folder)
+            except BaseException:
+                os.close(self._file)
+                raise
+        except OSError as error:
+            raise ConfigError(
+                f"data_path={str(folder)!r} is invalid: must be a folder that can be written to "
+                f"and locked: {error.strerror}"
+            ) from error
+
+    def release(self) -> None:
+        """Release the lock."""
+        # Closing is not enough: a forked child may have the same file open.
+        fcntl.flock(self._file, fcntl.LOCK_UN)
+        os.close(self._file)
+
+    def _take(self, folder: Path) -> None:
+        try:
+            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            owner = os.pread(self._file, 20, 0).decode("ascii", "replace").strip()
+            raise ConfigError(
+                f"data_path={str(folder)!r} is invalid: it is in use by another nsqd"
+                + (f" (process {owner})" if owner else "")
+            ) from None
+        os.ftruncate(self._file, 0)
+        os.pwrite(self._file, b"%d\n" % os.getpid(), 0)
+
 
 T = TypeVar("T")
 
@@ -58,152 +102,146 @@ INSERT OR IGNORE INTO messages
 SELECT ?, id, timestamp, attempts, due, body FROM messages WHERE place = ? AND id <= ?
 """
 
-_ROWS = 500  # of a statement: more would gain nothing, and SQLite takes 32766 values at most
-_STATEMENTS = 64  # that are kept compiled; the largest take some 100 kB each
+_ROWS = 500  # per statement; more gain nothing, and SQLite allows 32766 values
+_STATEMENTS = 64  # kept compiled; the largest take about 100 kB each
 _PIECE = 1000  # messages
 _PAGE_ROWS = 2500
 _PAGE_BYTES = 4 * 1024 * 1024
 
 
 class Page(NamedTuple):
-    """The answer to a ``Load``; empty only if there is nothing."""
+    """The result of a ``Load``; empty only if there are no more messages."""
 
-    place: int
-    entries: list[Entry]
+    queue_id: int
+    messages: list[QueuedMessage]
 
 
 @dataclass(frozen=True, slots=True)
-class Contents:
-    """All that an engine needs to go on."""
+class StoredState:
+    """All that an engine needs to continue."""
 
-    places: list[Restored]
+    queues: list[RestoredQueue]
     """Topics come before their channels."""
     last_id: bytes
-    """The highest there has been; empty if there was none."""
-    last_place: int
+    """The highest id ever used; empty if there was none."""
+    last_queue_id: int
 
 
 class Database:
-    """The messages of one nsqd. Not for two threads at the same time."""
+    """The messages of one nsqd. Not thread-safe."""
 
     def __init__(self, folder: Path) -> None:
         self._path = folder / FILE_NAME
-        with self._explained("can't be opened"):
-            # SQLite would let everybody read it. The log gets the mode that the file has.
-            os.close(os.open(self._path, os.O_RDWR | os.O_CREAT, 0o600))
-            self._connection = sqlite3.connect(
-                self._path,
-                isolation_level=None,
-                check_same_thread=False,
-                cached_statements=_STATEMENTS,
-            )
+        self._lock = DataPathLock(folder)
         try:
-            with self._explained("can't be opened"):
-                schema.check(self._connection, self._path)
-                schema.set_up(self._connection)
+            with self._storage_errors("can't be opened"):
+                self.connection = self._connect()
         except BaseException:
-            self._connection.close()
+            self._lock.release()
             raise
 
     # Public methods
 
-    def contents(self) -> Contents:
-        """Read everything but the messages that only wait: those are counted."""
-        with self._explained("can't be read"):
-            # One look at every row, a fraction of a second for a million of them. An index would
-            # spare that, and cost every message more.
+    def contents(self) -> StoredState:
+        """Read everything; messages that were never deferred are only counted."""
+        with self._storage_errors("can't be read"):
+            # This scans every row, a fraction of a second for a million. An index would avoid that,
+            # but make every message more expensive.
             spilled: dict[int, int] = dict(
                 self._run("SELECT place, count(*) FROM messages WHERE due = 0 GROUP BY place")
             )
-            put_off: dict[int, list[Entry]] = {}
-            for place, *values in self._run(
+            put_off: dict[int, list[QueuedMessage]] = {}
+            for queue_id, *values in self._run(
                 "SELECT place, id, timestamp, body, attempts, due FROM messages WHERE due > 0"
             ):
-                put_off.setdefault(place, []).append(Entry(*values))
-            places = [
-                Restored(
-                    *(place, topic, channel, bool(paused)),
-                    spilled=spilled.get(place, 0),
-                    entries=put_off.get(place, ()),
+                put_off.setdefault(queue_id, []).append(QueuedMessage(*values))
+            queues = [
+                RestoredQueue(
+                    *(queue_id, topic, channel, bool(paused)),
+                    spilled=spilled.get(queue_id, 0),
+                    messages=put_off.get(queue_id, ()),
                 )
-                for place, topic, channel, paused in self._run(
+                for queue_id, topic, channel, paused in self._run(
                     "SELECT * FROM places ORDER BY channel IS NOT NULL, place"
                 )
             ]
-            return Contents(places, *self._run("SELECT * FROM marks").fetchone())
+            return StoredState(queues, *self._run("SELECT * FROM marks").fetchone())
 
-    def write(self, changes: Iterable[Change]) -> list[Page]:
-        """Make changes durable, all or none, in their order; return the pages asked for."""
+    def write(self, operations: Iterable[Operation]) -> list[Page]:
+        """Commit operations in order, all or none; return the requested pages."""
         pages: list[Page] = []
-        batch = Batch()
-        with self._explained("can't be written"), self._transaction():
-            for change in changes:
-                if isinstance(change, OfMessages):
-                    batch.add(change)
+        merged = MergedOperations()
+        with self._storage_errors("can't be written"), self._transaction():
+            for operation in operations:
+                if isinstance(operation, MessageOperation):
+                    merged.add(operation)
                     continue
-                self._store(batch)
-                if isinstance(change, Load):
-                    pages.append(self._page(change))
+                self._store(merged)
+                if isinstance(operation, Load):
+                    pages.append(self._page(operation))
                 else:
-                    self._apply(change)
-            self._store(batch)
-            if batch.last_id:
-                self._run("UPDATE marks SET last_id = max(last_id, ?)", batch.last_id)
+                    self._apply(operation)
+            self._store(merged)
+            if merged.last_id:
+                self._run("UPDATE marks SET last_id = max(last_id, ?)", merged.last_id)
         return pages
 
     def interrupt(self) -> None:
-        """Let what another thread has under way here fail."""
+        """Abort the statement that another thread is executing."""
         with contextlib.suppress(sqlite3.ProgrammingError):  # it is closed
-            self._connection.interrupt()
+            self.connection.interrupt()
 
     def close(self) -> None:
-        """Leave one file, not larger than it need be."""
-        # Should that fail nothing is lost: whoever opens the file next will do it.
+        """Close, leaving one file without much free space, and release the data path."""
+        # If that fails nothing is lost: the next process that opens the file does it.
         with contextlib.suppress(sqlite3.Error):
-            schema.vacuum(self._connection)
+            schema.vacuum(self.connection)
             self._run("PRAGMA wal_checkpoint(TRUNCATE)")
-        self._connection.close()
+        self.abandon()
 
     def abandon(self) -> None:
-        """Close, and tidy nothing up."""
-        self._connection.close()
+        """Close without cleaning up."""
+        self.connection.close()
+        self._lock.release()
 
-    # Changes
+    # Operations
 
-    def _apply(self, change: OfPlaces) -> None:
-        place = change.place
-        match change:
+    def _apply(self, operation: QueueOperation) -> None:
+        queue_id = operation.queue_id
+        match operation:
             case Create(_, topic, channel):
                 self._run(
-                    "INSERT OR REPLACE INTO places VALUES (?, ?, ?, 0)", place, topic, channel
+                    "INSERT OR REPLACE INTO places VALUES (?, ?, ?, 0)", queue_id, topic, channel
                 )
-                self._run("UPDATE marks SET last_place = max(last_place, ?)", place)
+                self._run("UPDATE marks SET last_place = max(last_place, ?)", queue_id)
             case Pause(_, paused):
-                self._run("UPDATE places SET paused = ? WHERE place = ?", paused, place)
+                self._run("UPDATE places SET paused = ? WHERE place = ?", paused, queue_id)
             case Clear():
-                self._run("DELETE FROM messages WHERE place = ?", place)
+                self._run("DELETE FROM messages WHERE place = ?", queue_id)
             case Drop():
-                self._run("DELETE FROM messages WHERE place = ?", place)
-                self._run("DELETE FROM places WHERE place = ?", place)
-            case Spread(_, targets):
-                self._spread(place, targets)
+                self._run("DELETE FROM messages WHERE place = ?", queue_id)
+                self._run("DELETE FROM places WHERE place = ?", queue_id)
+            case FanOut(_, targets):
+                self._fan_out(queue_id, targets)
 
-    def _spread(self, source: int, targets: Sequence[int]) -> None:
-        # Piece by piece: all at once, SQLite would copy all of it to a temporary file first.
+    def _fan_out(self, source: int, targets: Sequence[int]) -> None:
+        # In chunks: for all at once, SQLite would first copy everything to a temporary file.
         while last := self._run(_END_OF_PIECE, source, _PIECE).fetchone()[0]:
             for target in targets:
                 self._run(_COPY_PIECE, target, source, last)
             self._run("DELETE FROM messages WHERE place = ? AND id <= ?", source, last)
 
-    def _store(self, batch: Batch) -> None:
-        for rows in _parts(batch.put):
+    def _store(self, merged: MergedOperations) -> None:
+        for rows in _chunks(merged.put):
             marks = ",".join(["(?,?,?,?,?,?)"] * len(rows))
             self._run(f"INSERT INTO messages VALUES {marks}", *chain.from_iterable(rows))
-        for place, ids in batch.finished.items():
-            for part in _parts(ids):
-                marks = ",".join(["?"] * len(part))
-                self._run(f"DELETE FROM messages WHERE place = ? AND id IN ({marks})", place, *part)
-        for again in _parts((*key, *values) for key, values in batch.requeued.items()):
+        for queue_id, ids in merged.finished.items():
+            for chunk in _chunks(ids):
+                marks = ",".join(["?"] * len(chunk))
+                self._run(
+                    f"DELETE FROM messages WHERE place = ? AND id IN ({marks})", queue_id, *chunk
+                )
+        for again in _chunks((*key, *values) for key, values in merged.requeued.items()):
             marks = ",".join(["(?,?,?,?)"] * len(again))
             self._run(
                 "UPDATE messages SET attempts = again.column3, due = again.column4"
@@ -211,31 +249,48 @@ class Database:
                 " WHERE place = again.column1 AND id = again.column2",
                 *chain.from_iterable(again),
             )
-        batch.clear()
+        merged.clear()
 
     def _page(self, load: Load) -> Page:
-        place, after = load.place, load.after
+        queue_id, after = load.queue_id, load.after
         limit = min(load.limit, _PAGE_ROWS)
-        index = json.loads(self._run(_INDEX_OF_PAGE, place, after, limit).fetchone()[0])
+        index = json.loads(self._run(_INDEX_OF_PAGE, queue_id, after, limit).fetchone()[0])
         ends = list(accumulate(size for *_, size in index))
-        # At least one, however large.
+        # At least one message, even a large one.
         index = index[: max(bisect(ends, _PAGE_BYTES), 1)]
         if not index:
-            return Page(place, [])
+            return Page(queue_id, [])
         last = bytes.fromhex(index[-1][0])
-        bodies = bytes.fromhex(self._run(_BODIES_OF_PAGE, place, after, last).fetchone()[0])
+        bodies = bytes.fromhex(self._run(_BODIES_OF_PAGE, queue_id, after, last).fetchone()[0])
         return Page(
-            place,
+            queue_id,
             [
-                Entry(bytes.fromhex(id), timestamp, bodies[end - size : end], attempts)
+                QueuedMessage(bytes.fromhex(id), timestamp, bodies[end - size : end], attempts)
                 for (id, timestamp, attempts, size), end in zip(index, ends, strict=False)
             ],
         )
 
     # Statements
 
+    def _connect(self) -> sqlite3.Connection:
+        # SQLite would create a file that all users can read. The WAL gets the mode of the file.
+        os.close(os.open(self._path, os.O_RDWR | os.O_CREAT, 0o600))
+        connection = sqlite3.connect(
+            self._path,
+            isolation_level=None,
+            check_same_thread=False,
+            cached_statements=_STATEMENTS,
+        )
+        try:
+            schema.check(connection, self._path)
+            schema.set_up(connection)
+        except BaseException:
+            connection.close()
+            raise
+        return connection
+
     def _run(self, statement: str, *values: object) -> sqlite3.Cursor:
-        return self._connection.execute(statement, values)
+        return self.connection.execute(statement, values)
 
     @contextlib.contextmanager
     def _transaction(self) -> Iterator[None]:
@@ -244,11 +299,11 @@ class Database:
             yield
             self._run("COMMIT")
         finally:
-            if self._connection.in_transaction:
+            if self.connection.in_transaction:
                 self._run("ROLLBACK")
 
     @contextlib.contextmanager
-    def _explained(self, what: str) -> Iterator[None]:
+    def _storage_errors(self, what: str) -> Iterator[None]:
         try:
             yield
         except (sqlite3.Error, OverflowError) as error:
@@ -257,7 +312,7 @@ class Database:
             raise StorageError(f"{self._path} {what}: {error.strerror}") from error
 
 
-def _parts(items: Iterable[T]) -> Iterator[list[T]]:
+def _chunks(items: Iterable[T]) -> Iterator[list[T]]:
     rest = iter(items)
-    while part := list(islice(rest, _ROWS)):
-        yield part
+    while chunk := list(islice(rest, _ROWS)):
+        yield chunk

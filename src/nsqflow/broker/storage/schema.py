@@ -1,16 +1,16 @@
-"""The SQLite file itself: whose it is, its settings and tables, its size."""
+"""The SQLite file: its identification, settings, tables and size."""
 
 from __future__ import annotations
 
 import sqlite3
 from pathlib import Path
 
-from nsqflow.errors import NsqError
+from nsqflow.errors import StorageError
 
 VERSION = 1  # of the tables
 
 _SQLITE = (3, 33)  # the first with UPDATE ... FROM
-_APPLICATION = 0x4E535146  # "NSQF": how a file of ours is told from that of another program
+_APPLICATION = 0x4E535146  # "NSQF": identifies a file of ours
 
 _SETTINGS = """
 PRAGMA page_size = 8192;
@@ -22,8 +22,8 @@ PRAGMA wal_autocheckpoint = 2000;
 PRAGMA journal_size_limit = 33554432;
 """
 
-# The body is the last column: to count messages, or to look at `due`, a large one need not be
-# read. The marks are the highest id and place there have been: what had them may be gone.
+# The body is the last column: counting messages, or reading `due`, need not read large bodies. The
+# marks are the highest id and queue id ever used, as their rows may be deleted.
 _TABLES = f"""
 BEGIN;
 CREATE TABLE places (
@@ -41,23 +41,18 @@ PRAGMA user_version = {VERSION};
 COMMIT;
 """
 
-_VACUUM_LEAST = 1024 * 1024  # bytes that are worth the work
-_VACUUM_MOST = 64 * 1024 * 1024  # bytes that are written anew in well under a second
-
-
-class StorageError(NsqError):
-    """The stored messages can't be read, or new ones can't be stored."""
+_VACUUM_LEAST = 1024 * 1024  # bytes; freeing less is not worth the work
+_VACUUM_MOST = 64 * 1024 * 1024  # bytes; rewriting these takes well under a second
 
 
 def check(connection: sqlite3.Connection, path: Path) -> None:
-    """Raise unless the file is ours, or new; nothing in it is changed."""
+    """Raise unless the file is ours or new; changes nothing in it."""
     if sqlite3.sqlite_version_info < _SQLITE:
         raise StorageError(
             f"SQLite {'.'.join(map(str, _SQLITE))} or later is needed, and this Python has "
             f"{sqlite3.sqlite_version}"
         )
-    # Before anything is read: it spares the file with the shared index of the log, which is for
-    # a second process.
+    # Before the first read: avoids the WAL's shared index, which only a second process needs.
     connection.execute("PRAGMA locking_mode = EXCLUSIVE")
     if _is_new(connection):
         return
@@ -71,17 +66,17 @@ def check(connection: sqlite3.Connection, path: Path) -> None:
 
 
 def set_up(connection: sqlite3.Connection) -> None:
-    """Have the settings, and the tables if there are none."""
+    """Apply the settings, and create the tables if there are none."""
     connection.executescript(_SETTINGS)
     if _is_new(connection):
         connection.executescript(_TABLES)
 
 
 def vacuum(connection: sqlite3.Connection) -> None:
-    """Give back the room of messages that are gone, if that is quickly done.
+    """Free the space of deleted messages, if that is quick.
 
-    While nsqd runs, free pages are used again. When it ends it should not take long; and where
-    many messages are left, the room will be needed.
+    While nsqd runs, SQLite reuses free pages. Stopping must not take long, and where many messages
+    are left, the space will be needed.
     """
     size, free = _number(connection, "page_size"), _number(connection, "freelist_count")
     used = _number(connection, "page_count") - free

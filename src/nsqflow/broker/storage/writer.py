@@ -1,7 +1,7 @@
-"""Who writes: units of changes, each of which is stored as a whole or fails as a whole.
+"""Writes commit requests, each of which succeeds or fails as a whole.
 
-All that wait share a transaction. If that fails it is halved, until what is at fault is alone,
-so that one unit's failure is not that of others.
+All requests that wait share a transaction. If it fails, it is split in halves until the request at
+fault is alone, so that the others succeed.
 """
 
 from __future__ import annotations
@@ -9,94 +9,93 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from nsqflow.broker.storage.changes import Change
+from nsqflow.broker.engine.journal import Operation
 from nsqflow.broker.storage.database import Database, Page
-from nsqflow.broker.storage.debt import Debt
+from nsqflow.broker.storage.operations import RetryLog
 
-Done = Callable[[Exception | None], None]
-
-
-@dataclass(slots=True)
-class Unit:
-    """Changes, and who wants to know what became of them."""
-
-    changes: list[Change]
-    done: Done | None = None
-    waiting: int = 0
-    """How many publishers wait for it."""
+DoneCallback = Callable[[Exception | None], None]
 
 
 @dataclass(slots=True)
-class Outcome:
-    """What became of some units, and the pages that were read with them."""
+class CommitRequest:
+    """Operations to commit, and a callback for the result."""
 
-    units: Sequence[Unit]
+    operations: list[Operation]
+    done: DoneCallback | None = None
+    waiters: int = 0
+    """The number of publishers that wait for it."""
+
+
+@dataclass(slots=True)
+class CommitResult:
+    """The result of some requests, and the pages that were read with them."""
+
+    requests: Sequence[CommitRequest]
     pages: list[Page] = field(default_factory=list)
     error: Exception | None = None
 
 
-class Writer:
-    """Writes units in their order.
+class GroupCommitWriter:
+    """Writes requests in order.
 
-    If a unit fails, whoever gave it is told that its new messages are not stored. But that others
-    were finished, and that a topic was made, dropped or emptied, stays true, and a page is still
-    waited for: these are *owed*. They come before anything else, and nothing is written until
-    they are.
+    If a request fails, its new messages are not stored and its callback gets the error. Its other
+    operations hold: messages were finished, topics created, deleted or emptied, and pages are still
+    expected. These go to the retry log; nothing else is written before they are.
     """
 
     def __init__(self, database: Database, stopped: Callable[[], bool] = lambda: False) -> None:
         self._database = database
-        self._stopped = stopped  # then nothing more is begun
-        self._debt = Debt()
+        self._stopped = stopped  # then no transaction is started
+        self._retry_log = RetryLog()
 
     @property
-    def owes(self) -> bool:
-        """There is something to be tried again, even if nothing new comes."""
-        return bool(self._debt)
+    def has_retries(self) -> bool:
+        """Whether there are operations to retry, even without new requests."""
+        return bool(self._retry_log)
 
-    def write(self, units: Sequence[Unit]) -> list[Outcome]:
-        """Write what is owed, then units."""
+    def write(self, requests: Sequence[CommitRequest]) -> list[CommitResult]:
+        """Write the retry log, then the requests."""
         if self._stopped():
             return []
         try:
-            paid = self._pay()
+            retried = self._retry()
         except Exception as error:
-            # Nothing can be written, so these units need not be tried.
-            refused = self._refuse(units, error)
-            return [*self._read_ahead(), *refused]
-        return [*paid, *self._write_new(units)] if units else paid
+            # Nothing can be written, so these requests fail as well.
+            failed = self._fail(requests, error)
+            return [*self._read_safe_loads(), *failed]
+        return [*retried, *self._write_new(requests)] if requests else retried
 
-    def _pay(self) -> list[Outcome]:
-        if not self._debt:
+    def _retry(self) -> list[CommitResult]:
+        if not self._retry_log:
             return []
-        pages = self._database.write(self._debt.changes())
-        self._debt.clear()
-        return [Outcome((), pages)]
+        pages = self._database.write(self._retry_log.operations())
+        self._retry_log.clear()
+        return [CommitResult((), pages)]
 
-    def _write_new(self, units: Sequence[Unit]) -> list[Outcome]:
-        changes = [change for unit in units for change in unit.changes]
+    def _write_new(self, requests: Sequence[CommitRequest]) -> list[CommitResult]:
+        operations = [operation for request in requests for operation in request.operations]
         try:
-            pages = self._database.write(changes) if changes else []
+            pages = self._database.write(operations) if operations else []
         except Exception as error:
-            if len(units) > 1:
-                half = len(units) // 2
-                return [*self.write(units[:half]), *self.write(units[half:])]
-            refused = self._refuse(units, error)
-            # Without what was at fault the rest of it may well succeed.
-            return [*self.write([]), *refused]
-        return [Outcome(units, pages)]
+            if len(requests) > 1:
+                half = len(requests) // 2
+                return [*self.write(requests[:half]), *self.write(requests[half:])]
+            failed = self._fail(requests, error)
+            # Without the operation at fault, the rest may succeed.
+            return [*self.write([]), *failed]
+        return [CommitResult(requests, pages)]
 
-    def _refuse(self, units: Sequence[Unit], error: Exception) -> list[Outcome]:
-        for unit in units:
-            self._debt.add(unit.changes)
-        return [Outcome(units, error=error)] if units else []
+    def _fail(self, requests: Sequence[CommitRequest], error: Exception) -> list[CommitResult]:
+        for request in requests:
+            self._retry_log.add(request.operations)
+        return [CommitResult(requests, error=error)] if requests else []
 
-    def _read_ahead(self) -> list[Outcome]:
-        """Read the pages that are owed, though nothing can be written."""
-        loads = self._debt.readable()
+    def _read_safe_loads(self) -> list[CommitResult]:
+        """Read pages of the retry log although nothing can be written."""
+        loads = self._retry_log.safe_loads()
         try:
             pages = self._database.write(loads) if loads else []
         except Exception:
             return []
-        self._debt.forget(loads)
-        return [Outcome((), pages)] if pages else []
+        self._retry_log.remove(loads)
+        return [CommitResult((), pages)] if pages else []

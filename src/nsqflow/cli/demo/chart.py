@@ -1,4 +1,4 @@
-"""A chart of throughput and latency over time, as SVG: every browser shows it."""
+"""Draws throughput and latency over time as SVG, which every browser can show."""
 
 from __future__ import annotations
 
@@ -8,17 +8,18 @@ from dataclasses import dataclass
 from html import escape
 from itertools import groupby
 
-_WIDTH, _HEIGHT = 860, 520
+_WIDTH, _HEIGHT = 860, 530
 _LEFT, _RIGHT = 70, 20  # margins
 _PANEL = 180  # height
 _TOPS = (60, 300)  # where the panels begin
+_TIME = "seconds since the first message"
 
 Point = tuple[float, float]
 
 
 @dataclass(frozen=True, slots=True)
-class Line:
-    """Points to be joined; x is seconds, in order."""
+class Series:
+    """A line through points; x is in seconds, ascending."""
 
     name: str
     color: str
@@ -26,7 +27,7 @@ class Line:
 
 
 def per_second(moments: Iterable[tuple[float, int]], seconds: int) -> list[Point]:
-    """How many fall into each second from 0 on; of each moment it is known how many it had."""
+    """Return the count per second, from pairs of a time and a count."""
     counts = [0] * seconds
     for moment, count in moments:
         if 0 <= moment < seconds:
@@ -35,9 +36,9 @@ def per_second(moments: Iterable[tuple[float, int]], seconds: int) -> list[Point
 
 
 def spread(times: Iterable[float], start: float) -> list[tuple[float, int]]:
-    """Spread what came at one time over the time since what came before.
+    """Spread points at the same time over the time since the previous ones.
 
-    A batch comes whole, but was worked on all the while.
+    A batch ends at one moment, but was processed all the time.
     """
     spread, before = [], start
     for moment, together in groupby(sorted(times)):
@@ -48,7 +49,7 @@ def spread(times: Iterable[float], start: float) -> list[tuple[float, int]]:
 
 
 def quantile_per_second(points: Iterable[Point], quantile: float, seconds: int) -> list[Point]:
-    """Of the values in each second, that which so many are not above; none where there is none."""
+    """Return the quantile of the values in each second that has any."""
     values: list[list[float]] = [[] for _ in range(seconds)]
     for moment, value in points:
         if 0 <= moment < seconds:
@@ -60,26 +61,52 @@ def quantile_per_second(points: Iterable[Point], quantile: float, seconds: int) 
     ]
 
 
-def draw(title: str, throughput: Sequence[Line], latency: Sequence[Line], seconds: int) -> str:
-    """Draw both, one above the other."""
+def draw(
+    title: str,
+    throughput: Sequence[Series],
+    latency: Sequence[Series],
+    seconds: int,
+    warm_up: float = 0.0,
+) -> str:
+    """Draw both panels; latency starts after ``warm_up`` seconds."""
     parts = [
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {_WIDTH} {_HEIGHT}" '
         f'width="{_WIDTH}" height="{_HEIGHT}" font-family="system-ui, sans-serif" font-size="12">',
         f'<rect width="{_WIDTH}" height="{_HEIGHT}" fill="white"/>',
         f'<text x="{_LEFT}" y="28" font-size="16" font-weight="bold">{escape(title)}</text>',
     ]
-    panels = (("messages per second", throughput), ("seconds from view to archive", latency))
-    for top, (name, lines) in zip(_TOPS, panels, strict=True):
-        parts += _panel(name, lines, top, max(1, seconds))
+    above, below = _TOPS
+    seconds = max(1, seconds)
+    parts += _panel("throughput", "messages per second", throughput, above, seconds)
+    parts += _warm_up(min(warm_up, seconds), below, seconds)
+    parts += _panel("latency, from view to archive", "seconds", latency, below, seconds)
     return "\n".join([*parts, "</svg>", ""])
 
 
-def _panel(name: str, lines: Sequence[Line], top: int, seconds: int) -> list[str]:
+def _warm_up(until: float, top: int, seconds: int) -> list[str]:
+    """Mark the time that the panel omits."""
+    if until <= 0:
+        return []
+    width = (_WIDTH - _LEFT - _RIGHT) * until / seconds
+    return [
+        f'<rect x="{_LEFT}" y="{top}" width="{width:.1f}" height="{_PANEL}" fill="#f0f0f0"/>',
+        f'<text x="{_LEFT + 6}" y="{top + 16}" fill="#777">warm-up</text>',
+    ]
+
+
+def _panel(name: str, unit: str, lines: Sequence[Series], top: int, seconds: int) -> list[str]:
     highest = max((y for line in lines for _, y in line.points), default=1.0)
     step = _step(highest)
     steps = max(1, math.ceil(highest / step))
     highest, across = step * steps, _WIDTH - _LEFT - _RIGHT
-    parts = [f'<text x="{_LEFT}" y="{top - 10}" fill="#555">{escape(name)}</text>']
+    middle = top + _PANEL / 2
+    parts = [
+        f'<text x="{_LEFT}" y="{top - 10}" fill="#555">{escape(name)}</text>',
+        f'<text x="16" y="{middle}" transform="rotate(-90 16 {middle})" text-anchor="middle" '
+        f'fill="#555">{escape(unit)}</text>',
+        f'<text x="{_LEFT + across / 2}" y="{top + _PANEL + 34}" text-anchor="middle" '
+        f'fill="#555">{_TIME}</text>',
+    ]
     for number in range(steps + 1):
         y = top + _PANEL * (1 - number / steps)
         parts.append(
@@ -92,14 +119,14 @@ def _panel(name: str, lines: Sequence[Line], top: int, seconds: int) -> list[str
         x = _LEFT + across * second / seconds
         parts.append(
             f'<text x="{x:.1f}" y="{top + _PANEL + 18}" text-anchor="middle" fill="#555">'
-            f"{second} s</text>"
+            f"{second}</text>"
         )
-    for place, line in enumerate(lines):
+    for index, line in enumerate(lines):
         points = " ".join(
             f"{_LEFT + across * x / seconds:.1f},{top + _PANEL * (1 - y / highest):.1f}"
             for x, y in line.points
         )
-        x = _WIDTH - _RIGHT - 110 * (len(lines) - place) + 20
+        x = _WIDTH - _RIGHT - 110 * (len(lines) - index) + 20
         parts.append(
             f'<polyline points="{points}" fill="none" stroke="{line.color}" stroke-width="2"/>'
             f'<line x1="{x}" x2="{x + 16}" y1="{top - 14}" y2="{top - 14}" stroke="{line.color}" '
@@ -109,7 +136,7 @@ def _panel(name: str, lines: Sequence[Line], top: int, seconds: int) -> list[str
 
 
 def _step(highest: float) -> float:
-    """A round step of which about five reach the highest."""
+    """Return a round step such that about five reach the highest value."""
     rough = max(highest, 1e-3) / 5
     power = 10.0 ** math.floor(math.log10(rough))
     return next(times * power for times in (1, 2, 5, 10) if times * power >= rough)

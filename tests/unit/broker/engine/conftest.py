@@ -1,4 +1,4 @@
-"""One topic with one channel; a module may begin with another engine."""
+"""An engine with one topic and one channel; a module may override the engine."""
 
 from __future__ import annotations
 

@@ -1,28 +1,27 @@
-"""What an engine should have: plain records, and a comparison with what it really has."""
+"""The expected state of an engine, and its comparison with the real one."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
-from nsqflow.broker.engine.channel import Channel
-from nsqflow.broker.engine.entry import COST, Entry
-from nsqflow.broker.engine.subscriber import Subscriber
+from nsqflow.broker.engine.channel import Channel, Subscriber
+from nsqflow.broker.engine.message import MESSAGE_OVERHEAD, QueuedMessage
 from nsqflow.broker.engine.topic import Topic
 from tests.unit.broker.engine.ledger import Row
 
 
 @dataclass
 class Copy:
-    """A message as one topic or channel should have it."""
+    """The expected state of a message in one topic or channel."""
 
     id: bytes
     body: bytes
     timestamp: int
     due: int = 0
     attempts: int = 0
-    noted: int = 0
-    """The attempts that the journal knows of."""
+    stored_attempts: int = 0
+    """The attempts that the journal has stored."""
     deferred: bool = False
     owner: Subscriber | None = None
     delivered: int = 0
@@ -32,46 +31,46 @@ class Copy:
     def waiting(self) -> bool:
         return self.owner is None and not self.deferred
 
-    def handed_on(self, now: int) -> Copy:
-        """The same for a channel."""
+    def for_channel(self, now: int) -> Copy:
+        """Return the copy that a channel gets."""
         return Copy(self.id, self.body, self.timestamp, self.due, deferred=self.due > now)
 
-    def again(self, due: int, now: int) -> None:
+    def put_back(self, due: int, now: int) -> None:
         self.owner, self.due, self.deferred = None, due, due > now
-        self.noted = self.attempts
+        self.stored_attempts = self.attempts
 
-    def is_like(self, entry: Entry) -> bool:
+    def is_like(self, message: QueuedMessage) -> bool:
         return (self.id, self.body, self.timestamp, self.due, self.attempts) == (
-            *(entry.id, entry.body, entry.timestamp, entry.due, entry.attempts),
+            *(message.id, message.body, message.timestamp, message.due, message.attempts),
         )
 
     def is_kept_as(self, row: Row) -> bool:
-        return (self.body, self.timestamp, self.due, self.noted) == (
+        return (self.body, self.timestamp, self.due, self.stored_attempts) == (
             *(row.body, row.timestamp, row.due, row.attempts),
         )
 
 
 @dataclass
 class ExpectedChannel:
-    """A channel, and who has which of its messages."""
+    """The expected state of a channel."""
 
     real: Channel
     kept: bool
     paused: bool = False
     copies: dict[bytes, Copy] = field(default_factory=dict)
     subscribers: list[Subscriber] = field(default_factory=list)
-    departed: list[Subscriber] = field(default_factory=list)
+    former_subscribers: list[Subscriber] = field(default_factory=list)
     message_count: int = 0
     requeue_count: int = 0
     timeout_count: int = 0
     last_in_order: bytes = b""
-    """The last message delivered of those that were never put off."""
+    """The last message delivered of those that were never deferred."""
 
     @property
     def ephemeral(self) -> bool:
         return self.real.name.endswith("#ephemeral")
 
-    def in_flight(self) -> list[Copy]:
+    def in_flight_copies(self) -> list[Copy]:
         return [copy for copy in self.copies.values() if copy.owner is not None]
 
     def deferred(self) -> list[Copy]:
@@ -81,16 +80,16 @@ class ExpectedChannel:
         return [copy for copy in self.copies.values() if copy.waiting]
 
     def check(self, rows: dict[bytes, Row] | None) -> int:
-        """Compare all there is with all there should be; returns how much memory it takes."""
+        """Compare with the real state; return the bytes that it takes in memory."""
         real = self.real
         assert real.paused is self.paused
         assert [*real.subscribers] == self.subscribers
         assert (real.message_count, real.requeue_count, real.timeout_count) == (
             *(self.message_count, self.requeue_count, self.timeout_count),
         )
-        ready = [*real._backlog.ready]
-        deferred = [*real._deferred]
-        held = [entry for each in self.everyone() for entry in each.held.values()]
+        ready = [*real._queue.ready]
+        deferred = [*real._deferred.values()]
+        held = [message for each in self.all_subscribers() for message in each.in_flight.values()]
         self._check_states(ready, deferred, held)
         in_memory = [*ready, *deferred, *held]
         _check_copies(self.copies, in_memory, rows, real.backend_depth)
@@ -99,25 +98,27 @@ class ExpectedChannel:
         assert real.in_flight_count == len(held)
         return memory_of(in_memory)
 
-    def everyone(self) -> Iterator[Subscriber]:
-        """Those that are subscribed, and those that left."""
+    def all_subscribers(self) -> Iterator[Subscriber]:
+        """Yield current and former subscribers."""
         yield from self.subscribers
-        yield from self.departed
+        yield from self.former_subscribers
 
-    def _check_states(self, ready: list[Entry], deferred: list[Entry], held: list[Entry]) -> None:
-        assert all(self.copies[entry.id].waiting for entry in ready)
-        assert {entry.id for entry in deferred} == {copy.id for copy in self.deferred()}
-        assert {entry.id for entry in held} == {copy.id for copy in self.in_flight()}
-        for subscriber in self.everyone():
-            for entry in subscriber.held.values():
-                copy = self.copies[entry.id]
+    def _check_states(
+        self, ready: list[QueuedMessage], deferred: list[QueuedMessage], held: list[QueuedMessage]
+    ) -> None:
+        assert all(self.copies[message.id].waiting for message in ready)
+        assert {message.id for message in deferred} == {copy.id for copy in self.deferred()}
+        assert {message.id for message in held} == {copy.id for copy in self.in_flight_copies()}
+        for subscriber in self.all_subscribers():
+            for message in subscriber.in_flight.values():
+                copy = self.copies[message.id]
                 assert copy.owner is subscriber
-                assert (entry.delivered, entry.deadline) == (copy.delivered, copy.deadline)
+                assert (message.delivered, message.deadline) == (copy.delivered, copy.deadline)
 
 
 @dataclass
 class ExpectedTopic:
-    """A topic, its channels, and what none of them has yet."""
+    """The expected state of a topic and its channels."""
 
     real: Topic
     kept: bool
@@ -132,12 +133,12 @@ class ExpectedTopic:
         return self.real.name.endswith("#ephemeral")
 
     def check(self, rows: dict[bytes, Row] | None) -> int:
-        """Compare all there is with all there should be; returns how much memory it takes."""
+        """Compare with the real state; return the bytes that it takes in memory."""
         real = self.real
         assert real.paused is self.paused
         assert real.channels == {name: each.real for name, each in self.channels.items()}
         assert (real.message_count, real.message_bytes) == (self.message_count, self.message_bytes)
-        in_memory = [*real._backlog.ready]
+        in_memory = [*real._queue.ready]
         _check_copies(self.copies, in_memory, rows, real.backend_depth)
         assert real.depth == len(self.copies)
         return memory_of(in_memory)
@@ -145,7 +146,7 @@ class ExpectedTopic:
 
 @dataclass
 class ExpectedPublication:
-    """Messages that the journal was given and has not confirmed, and where they are to go."""
+    """An unconfirmed publish, and the channels that get it."""
 
     topic: ExpectedTopic
     copies: list[Copy]
@@ -154,20 +155,20 @@ class ExpectedPublication:
 
     @property
     def size(self) -> int:
-        return sum(COST + len(copy.body) for copy in self.copies)
+        return sum(MESSAGE_OVERHEAD + len(copy.body) for copy in self.copies)
 
     def goes_to(self, at: ExpectedTopic | ExpectedChannel) -> bool:
         if self.channels is None:
             return self.topic is at
         return any(channel is at for channel in self.channels)
 
-    def spread(self, topic: ExpectedTopic) -> None:
-        """Go to the channels of a topic that would have kept it."""
+    def fan_out(self, topic: ExpectedTopic) -> None:
+        """Go to the topic's channels if the topic would have kept it."""
         if self.channels is None and self.topic is topic:
             self.channels = [*topic.channels.values()]
 
     def forget(self, at: ExpectedTopic | ExpectedChannel) -> None:
-        """Go there no more: what is there is lost."""
+        """Don't go to a queue that is being emptied or deleted."""
         if self.channels is not None:
             self.channels = [channel for channel in self.channels if channel is not at]
         elif self.topic is at:
@@ -175,11 +176,14 @@ class ExpectedPublication:
 
 
 def _check_copies(
-    copies: dict[bytes, Copy], in_memory: list[Entry], rows: dict[bytes, Row] | None, spilled: int
+    copies: dict[bytes, Copy],
+    in_memory: list[QueuedMessage],
+    rows: dict[bytes, Row] | None,
+    spilled: int,
 ) -> None:
-    ids = {entry.id for entry in in_memory}
-    assert len(ids) == len(in_memory), "something is there twice"
-    assert all(copies[entry.id].is_like(entry) for entry in in_memory)
+    ids = {message.id for message in in_memory}
+    assert len(ids) == len(in_memory), "a message is there twice"
+    assert all(copies[message.id].is_like(message) for message in in_memory)
     if rows is None:
         assert ids == copies.keys()
         assert spilled == 0
@@ -188,8 +192,8 @@ def _check_copies(
         assert all(copies[id].is_kept_as(row) for id, row in rows.items())
         elsewhere = rows.keys() - ids
         assert spilled == len(elsewhere)
-        assert not any(rows[id].due for id in elsewhere), "what was put off stays in memory"
+        assert not any(rows[id].due for id in elsewhere), "deferred messages stay in memory"
 
 
-def memory_of(entries: Iterable[Entry]) -> int:
-    return sum(COST + len(entry.body) for entry in entries)
+def memory_of(messages: Iterable[QueuedMessage]) -> int:
+    return sum(MESSAGE_OVERHEAD + len(message.body) for message in messages)

@@ -1,124 +1,112 @@
-"""A journal in memory: what a store would have, and pages that come when they are told to."""
+"""A journal in memory, which answers loads when the test wants it to."""
 
 from __future__ import annotations
 
 from collections import deque
 from collections.abc import Container, Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
-from nsqflow.broker.engine.engine import Engine, Restored
-from nsqflow.broker.engine.entry import Entry
-from nsqflow.broker.engine.journal import Journal
+from nsqflow.broker.engine import journal
+from nsqflow.broker.engine.engine import Engine, RestoredQueue
+from nsqflow.broker.engine.journal import (
+    Clear,
+    Create,
+    Drop,
+    FanOut,
+    Finish,
+    Load,
+    Operation,
+    Pause,
+    Put,
+    Requeue,
+)
+from nsqflow.broker.engine.message import QueuedMessage
 
 
 @dataclass
 class Row:
-    """One message as it is kept."""
+    """One stored message."""
 
     timestamp: int
     attempts: int
     due: int
     body: bytes
 
+    def requeue(self, attempts: int, due: int) -> None:
+        self.attempts, self.due = attempts, due
+
 
 @dataclass
-class Place:
-    """A topic or a channel as it is kept."""
+class StoredQueue:
+    """A stored topic or channel."""
 
     topic: str
     channel: str | None
     paused: bool = False
     rows: dict[bytes, Row] = field(default_factory=dict)
 
-    def page(self, after: bytes, limit: int) -> list[Entry]:
+    def page(self, after: bytes, limit: int) -> list[QueuedMessage]:
         ids = sorted(id for id, row in self.rows.items() if id > after and not row.due)
-        return [self.entry(id) for id in ids[:limit]]
+        return [self.message(id) for id in ids[:limit]]
 
-    def entry(self, id: bytes) -> Entry:
+    def message(self, id: bytes) -> QueuedMessage:
         row = self.rows[id]
-        return Entry(id, row.timestamp, row.body, row.attempts, row.due)
+        return QueuedMessage(id, row.timestamp, row.body, row.attempts, row.due)
 
 
-class Asked(NamedTuple):
-    """A page that was asked for, and what it would have been then."""
+class PageRequest(NamedTuple):
+    """A requested page, and its content at that time."""
 
-    place: int
+    queue_id: int
     after: bytes
     limit: int
-    page: list[Entry]
+    page: list[QueuedMessage]
     last_id: bytes
-    """The last message that was put before."""
+    """The last message that was put before the request."""
 
 
-class Ledger(Journal):
-    """Does what ``Journal`` asks for, and nothing that makes no sense."""
+class Ledger:
+    """Applies the operations of an engine and checks that each makes sense."""
 
     def __init__(self) -> None:
-        self.places: dict[int, Place] = {}
-        self.asked: deque[Asked] = deque()
-        """The pages asked for."""
-        self.refused: set[bytes] = set()
+        self.queues: dict[int, StoredQueue] = {}
+        self.requests: deque[PageRequest] = deque()
+        """The requested pages, the oldest first."""
+        self.not_stored: set[bytes] = set()
         self.last_id = b""
-        self.last_place = 0
+        self.last_queue_id = 0
 
-    # What the engine calls
+    def record(self, operation: Operation) -> None:
+        """Apply an operation of the engine; one that makes no sense fails the test."""
+        match operation:
+            case Create(queue_id, topic, channel):
+                self._create(queue_id, topic, channel)
+            case Drop(queue_id):
+                dropped = self.queues.pop(queue_id)
+                if dropped.channel is None:
+                    assert dropped.topic not in [each.topic for each in self.queues.values()]
+            case Pause(queue_id, paused):
+                self.queues[queue_id].paused = paused
+            case Clear(queue_id):
+                self.queues[queue_id].rows.clear()
+            case Put(queue_id, rows):
+                self._put(queue_id, rows)
+            case Finish(queue_id, ids):
+                assert ids, "there is nothing to finish"
+                for id in ids:
+                    del self.queues[queue_id].rows[id]
+            case Requeue(queue_id, id, attempts, due):
+                assert due > 0
+                self.queues[queue_id].rows[id].requeue(attempts, due)
+            case FanOut(source, targets):
+                self._fan_out(source, targets)
+            case Load(queue_id, after, limit):
+                assert limit > 0
+                page = self.queues[queue_id].page(after, limit)
+                self.requests.append(PageRequest(queue_id, after, limit, page, self.last_id))
 
-    def create(self, place: int, topic: str, channel: str | None) -> None:
-        assert place > self.last_place, "a place is never used twice"
-        self.last_place = place
-        assert (topic, channel) not in self.names()
-        assert channel is None or (topic, None) in self.names()
-        self.places[place] = Place(topic, channel)
-
-    def drop(self, place: int) -> None:
-        dropped = self.places.pop(place)
-        if dropped.channel is None:
-            assert not [each for each in self.places.values() if each.topic == dropped.topic]
-
-    def pause(self, place: int, paused: bool) -> None:
-        self.places[place].paused = paused
-
-    def clear(self, place: int) -> None:
-        self.places[place].rows.clear()
-
-    def put(self, place: int, entries: Sequence[Entry]) -> None:
-        rows = self.places[place].rows
-        for entry in entries:
-            assert entry.id not in rows
-            rows[entry.id] = Row(entry.timestamp, entry.attempts, entry.due, entry.body)
-            self.last_id = max(self.last_id, entry.id)
-
-    def finish(self, place: int, ids: Sequence[bytes]) -> None:
-        assert ids, "nothing to finish"
-        for id in ids:
-            del self.places[place].rows[id]
-
-    def requeue(self, place: int, id: bytes, attempts: int, due: int) -> None:
-        row = self.places[place].rows[id]
-        assert due > 0
-        row.attempts, row.due = attempts, due
-
-    def spread(self, source: int, targets: Sequence[int]) -> None:
-        topic = self.places[source]
-        assert topic.channel is None
-        for target in targets:
-            channel = self.places[target]
-            assert channel.topic == topic.topic
-            assert channel.channel is not None
-            assert not channel.rows.keys() & topic.rows.keys()
-            channel.rows |= {
-                id: Row(row.timestamp, row.attempts, row.due, row.body)
-                for id, row in topic.rows.items()
-            }
-        topic.rows.clear()
-
-    def load(self, place: int, after: bytes, limit: int) -> None:
-        assert limit > 0
-        page = self.places[place].page(after, limit)
-        self.asked.append(Asked(place, after, limit, page, self.last_id))
-
-    # What a test calls
+    # Called by tests
 
     def answer(
         self,
@@ -128,50 +116,80 @@ class Ledger(Journal):
         most: int = 10**6,
         unstored: Container[bytes] = (),
     ) -> None:
-        """Answer what was asked first: with what there was then, or with what is stored now.
+        """Answer the oldest request: with the page of that time, or with what is stored now.
 
-        A page may be shorter than what was asked for, but not empty if there is something. What
-        it has must be known to be stored.
+        A page may be shorter than requested, but not empty if there are messages. They must have
+        been reported as stored.
         """
-        asked = self.asked.popleft()
-        place, page = asked.place, asked.page
+        request = self.requests.popleft()
+        queue_id, page = request.queue_id, request.page
         if late:
             found = (
-                self.places[place].page(asked.after, asked.limit) if place in self.places else []
+                self.queues[queue_id].page(request.after, request.limit)
+                if queue_id in self.queues
+                else []
             )
-            page = [entry for entry in found if entry.id not in unstored]
-        engine.loaded(place, [entry for entry in page if entry.id not in self.refused][:most])
+            page = [message for message in found if message.id not in unstored]
+        engine.page_loaded(
+            queue_id, [message for message in page if message.id not in self.not_stored][:most]
+        )
 
-    def refuse(self, ids: Iterable[bytes]) -> None:
-        """Have nothing of what could not be stored, wherever it is by now."""
-        self.refused.update(ids)
-        for place in self.places.values():
-            for id in self.refused & place.rows.keys():
-                del place.rows[id]
+    def remove(self, ids: Iterable[bytes]) -> None:
+        """Remove messages that could not be stored from all queues."""
+        self.not_stored.update(ids)
+        for queue in self.queues.values():
+            for id in self.not_stored & queue.rows.keys():
+                del queue.rows[id]
 
     def restore(self, engine: Engine, now: int) -> None:
-        """Give an engine all that is kept, as if it began where another had ended."""
-        self.asked.clear()
-        places = [self._restored(place) for place in sorted(self.places)]
-        engine.restore(places, self.last_id, self.last_place, now)
+        """Restore an engine from everything stored."""
+        self.requests.clear()
+        queues = [self._restored(queue_id) for queue_id in sorted(self.queues)]
+        engine.restore(queues, self.last_id, self.last_queue_id, now)
 
     def names(self) -> set[tuple[str, str | None]]:
-        return {(each.topic, each.channel) for each in self.places.values()}
+        return {(each.topic, each.channel) for each in self.queues.values()}
 
     def rows(self, topic: str, channel: str | None = None) -> dict[bytes, Row]:
-        """Return what one topic or channel has."""
-        [place] = [
-            each for each in self.places.values() if (each.topic, each.channel) == (topic, channel)
+        """Return the stored messages of a topic or channel."""
+        [queue] = [
+            each for each in self.queues.values() if (each.topic, each.channel) == (topic, channel)
         ]
-        return place.rows
+        return queue.rows
 
-    def _restored(self, number: int) -> Restored:
-        place = self.places[number]
-        return Restored(
+    def _restored(self, number: int) -> RestoredQueue:
+        queue = self.queues[number]
+        return RestoredQueue(
             number,
-            place.topic,
-            place.channel,
-            place.paused,
-            sum(not row.due for row in place.rows.values()),
-            [place.entry(id) for id, row in sorted(place.rows.items()) if row.due],
+            queue.topic,
+            queue.channel,
+            queue.paused,
+            sum(not row.due for row in queue.rows.values()),
+            [queue.message(id) for id, row in sorted(queue.rows.items()) if row.due],
         )
+
+    def _create(self, queue_id: int, topic: str, channel: str | None) -> None:
+        assert queue_id > self.last_queue_id, "a queue id is never reused"
+        self.last_queue_id = queue_id
+        assert (topic, channel) not in self.names()
+        assert channel is None or (topic, None) in self.names()
+        self.queues[queue_id] = StoredQueue(topic, channel)
+
+    def _put(self, queue_id: int, rows: Sequence[journal.Row]) -> None:
+        kept = self.queues[queue_id].rows
+        for of, id, timestamp, attempts, due, body in rows:
+            assert of == queue_id
+            assert id not in kept
+            kept[id] = Row(timestamp, attempts, due, body)
+            self.last_id = max(self.last_id, id)
+
+    def _fan_out(self, source: int, targets: Sequence[int]) -> None:
+        topic = self.queues[source]
+        assert topic.channel is None
+        for target in targets:
+            channel = self.queues[target]
+            assert channel.topic == topic.topic
+            assert channel.channel is not None
+            assert not channel.rows.keys() & topic.rows.keys()
+            channel.rows |= {id: replace(row) for id, row in topic.rows.items()}
+        topic.rows.clear()

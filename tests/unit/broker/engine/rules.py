@@ -1,4 +1,4 @@
-"""What may happen to an engine, and what is expected of it then."""
+"""The rules of the engine's state machine: calls, and what is expected of them."""
 
 from __future__ import annotations
 
@@ -9,28 +9,35 @@ from hypothesis import strategies as st
 from hypothesis.stateful import initialize, precondition, rule
 
 from nsqflow.broker.engine.channel import NotInFlight
-from nsqflow.broker.engine.entry import COST
-from nsqflow.broker.engine.topic import Full
+from nsqflow.broker.engine.message import MESSAGE_OVERHEAD
+from nsqflow.broker.engine.topic import OutOfMemory
+from tests.unit.broker.engine.engine_machine import (
+    MAX_BYTES,
+    MAX_MSG_TIMEOUT,
+    SECOND,
+    EngineMachine,
+)
 from tests.unit.broker.engine.expected import (
     Copy,
     ExpectedChannel,
     ExpectedPublication,
     ExpectedTopic,
 )
-from tests.unit.broker.engine.world import MOST_BYTES, SECOND, UTMOST, World
 
-# Most of it happens in one place: what two things have to meet for is found there.
+# Few names, so that operations often meet in one topic.
 topic_names = st.sampled_from(["t", "t", "t", "u", "v#ephemeral"])
 channel_names = st.sampled_from(["a", "b", "c#ephemeral"])
 delays = st.sampled_from([0, 0, 0, 1, SECOND, 5 * SECOND, 20 * SECOND])
 bodies = st.lists(st.integers(1, 50).map(bytes), min_size=1, max_size=8)
 
 
-class Rules(World):
-    """Publishers, operators, subscribers, and a server whose clock only goes when told."""
+class Rules(EngineMachine):
+    """Publishers, operators, subscribers, and a server whose time is an argument."""
 
-    @initialize(capacity=st.integers(1, 6), max_memory=st.sampled_from([6 * COST, 10**9]))
-    def begin(self, capacity: int, max_memory: int) -> None:
+    @initialize(
+        capacity=st.integers(1, 6), max_memory=st.sampled_from([6 * MESSAGE_OVERHEAD, 10**9])
+    )
+    def start(self, capacity: int, max_memory: int) -> None:
         self.capacity = capacity
         self.max_memory = max_memory
         self.engine = self.new_engine()
@@ -39,14 +46,16 @@ class Rules(World):
         self.publish("t", [b"x"] * 5, 0)
         self.deliver()
 
-    # What publishers do
+    # Publishers
 
     @rule(name=topic_names, bodies=bodies, delay=delays)
     def publish(self, name: str, bodies: list[bytes], delay: int) -> None:
         topic = self.make_topic(name)
-        size = (sum(map(len, bodies)) + COST * len(bodies)) * max(len(topic.channels), 1)
+        size = (sum(map(len, bodies)) + MESSAGE_OVERHEAD * len(bodies)) * max(
+            len(topic.channels), 1
+        )
         if (delay or not topic.kept) and self.engine.memory.used + size > self.max_memory:
-            with pytest.raises(Full):
+            with pytest.raises(OutOfMemory):
                 topic.real.publish(bodies, self.now, delay)
             return
         ids = deepcopy(self.engine.ids).take(len(bodies), self.now)
@@ -67,7 +76,7 @@ class Rules(World):
         self.publish(name, bodies, 0)
         self.deliver()
 
-    # What operators do
+    # Operators
 
     @rule(name=topic_names, channel=channel_names)
     def make_channel(self, name: str, channel: str) -> None:
@@ -79,11 +88,11 @@ class Rules(World):
         else:
             kept = topic.kept and not real.ephemeral
             topic.channels[channel] = ExpectedChannel(real, kept)
-            self.spread(topic, in_memory)
+            self.fan_out(topic, in_memory)
 
     @precondition(lambda self: self.topics)
     @rule(data=st.data(), what=st.sampled_from(["pause", "pause", "empty", "delete"]))
-    def interfere(self, data: st.DataObject, what: str) -> None:
+    def administer(self, data: st.DataObject, what: str) -> None:
         at = data.draw(st.sampled_from(self.everything()))
         if what == "pause":
             at.real.pause()
@@ -111,42 +120,42 @@ class Rules(World):
         if isinstance(at, ExpectedTopic):
             in_memory = self.in_memory(at)
             at.real.unpause(self.now)
-            self.spread(at, in_memory)
+            self.fan_out(at, in_memory)
         else:
             at.real.unpause()
 
-    # What subscribers do
+    # Subscribers
 
-    @precondition(lambda self: self.channels() and len(self.homes) < 6)
+    @precondition(lambda self: self.channels() and len(self.channel_of) < 6)
     @rule(data=st.data(), rdy=st.integers(0, 9), timeout=st.sampled_from([3, 10, 15, 20]))
     def subscribe(self, data: st.DataObject, rdy: int, timeout: int) -> None:
         self.add(self.draw_channel(data), rdy, timeout)
 
-    @precondition(lambda self: self.homes)
+    @precondition(lambda self: self.channel_of)
     @rule(data=st.data())
     def unsubscribe(self, data: st.DataObject) -> None:
         subscriber, channel = self.draw_subscriber(data)
-        del self.homes[subscriber]
+        del self.channel_of[subscriber]
         channel.subscribers.remove(subscriber)
-        channel.departed.append(subscriber)
+        channel.former_subscribers.append(subscriber)
         channel.real.remove(subscriber)
         if channel.ephemeral and not channel.subscribers:
             self.channel_is_gone(channel)
 
-    @precondition(lambda self: self.homes)
+    @precondition(lambda self: self.channel_of)
     @rule(data=st.data(), rdy=st.integers(0, 9), blocked=st.sampled_from([False, False, True]))
     def change(self, data: st.DataObject, rdy: int, blocked: bool) -> None:
         subscriber, channel = self.draw_subscriber(data)
         subscriber.rdy, subscriber.blocked = rdy, blocked
         subscriber.closing = subscriber.closing or (blocked and rdy == 9)
-        channel.real.changed()
+        channel.real.subscriber_changed()
 
-    @precondition(lambda self: self.homes)
+    @precondition(lambda self: self.channel_of)
     @rule(data=st.data())
     def finish(self, data: st.DataObject) -> None:
         subscriber, channel = self.draw_subscriber(data)
         ids = data.draw(st.lists(self.ids(subscriber), unique=True, max_size=8))
-        reasons = {id: self.why_not(channel, subscriber, id) for id in ids}
+        reasons = {id: self.failure_reason(channel, subscriber, id) for id in ids}
         done = [id for id in ids if not reasons[id]]
         count = subscriber.finish_count
         failed = channel.real.finish(subscriber, ids)
@@ -155,51 +164,51 @@ class Rules(World):
         for id in done:
             del channel.copies[id]
 
-    @precondition(lambda self: self.homes)
+    @precondition(lambda self: self.channel_of)
     @rule(data=st.data(), delay=delays)
     def requeue(self, data: st.DataObject, delay: int) -> None:
         subscriber, channel = self.draw_subscriber(data)
         id = data.draw(self.ids(subscriber))
-        if reason := self.why_not(channel, subscriber, id):
+        if reason := self.failure_reason(channel, subscriber, id):
             with pytest.raises(NotInFlight, match=f"^{reason}$"):
                 channel.real.requeue(subscriber, id, delay, self.now)
             return
         count = subscriber.requeue_count
         channel.real.requeue(subscriber, id, delay, self.now)
-        channel.copies[id].again(self.now + delay, self.now)
+        channel.copies[id].put_back(self.now + delay, self.now)
         channel.requeue_count += 1
         assert subscriber.requeue_count == count + 1
 
-    @precondition(lambda self: self.homes)
+    @precondition(lambda self: self.channel_of)
     @rule(data=st.data())
     def touch(self, data: st.DataObject) -> None:
         subscriber, channel = self.draw_subscriber(data)
         id = data.draw(self.ids(subscriber))
-        if reason := self.why_not(channel, subscriber, id):
+        if reason := self.failure_reason(channel, subscriber, id):
             with pytest.raises(NotInFlight, match=f"^{reason}$"):
                 channel.real.touch(subscriber, id, self.now)
             return
         channel.real.touch(subscriber, id, self.now)
         copy = channel.copies[id]
-        copy.deadline = min(self.now + subscriber.msg_timeout, copy.delivered + UTMOST)
+        copy.deadline = min(self.now + subscriber.msg_timeout, copy.delivered + MAX_MSG_TIMEOUT)
 
-    # What the server does
+    # The server
 
     @rule()
     def deliver(self) -> None:
         given = self.engine.deliver(self.now)
         assert len({subscriber for subscriber, _ in given}) == len(given)
-        for subscriber, entries in given:
-            channel = self.homes[subscriber]
+        for subscriber, messages in given:
+            channel = self.channel_of[subscriber]
             assert not channel.paused
             assert not subscriber.closing
             assert not subscriber.blocked
-            assert len(subscriber.held) <= subscriber.rdy
-            assert sum(len(entry.body) for entry in entries[:-1]) < MOST_BYTES
+            assert len(subscriber.in_flight) <= subscriber.rdy
+            assert sum(len(message.body) for message in messages[:-1]) < MAX_BYTES
             unstored = self.unstored_ids()
-            for entry in entries:
-                assert entry.id not in unstored, "it is delivered before it is stored"
-                copy = channel.copies[entry.id]
+            for message in messages:
+                assert message.id not in unstored, "a message is delivered before it is stored"
+                copy = channel.copies[message.id]
                 assert copy.waiting
                 assert copy.due <= self.now
                 copy.owner = subscriber
@@ -212,7 +221,7 @@ class Rules(World):
 
     @rule(time=st.sampled_from([1, SECOND]))
     def let_time_pass(self, time: int) -> None:
-        """Do not look at the clock for a while."""
+        """Let time pass without a tick."""
         self.now += time
 
     @rule(time=st.sampled_from([0, 1, SECOND, 3 * SECOND]))
@@ -225,7 +234,7 @@ class Rules(World):
         for channel, copy in due:
             channel.timeout_count += copy.owner is not None
             if copy.owner is not None:
-                copy.again(self.now, self.now)
+                copy.put_back(self.now, self.now)
             copy.deferred = False
 
     @rule()
@@ -236,17 +245,17 @@ class Rules(World):
 
     @rule()
     def settle(self) -> None:
-        """Deliver until there is nothing left to do."""
+        """Deliver until nothing is left to deliver."""
         self.deliver()
         rounds = 0
-        while self.engine.restless or self.answer_all():
+        while self.engine.has_work or self.answer_all():
             self.deliver()
             rounds += 1
-            assert rounds < 1000, "it never comes to rest"
+            assert rounds < 1000, "the deliveries never end"
         for channel in self.channels():
-            if not channel.paused and any(each.room for each in channel.subscribers):
+            if not channel.paused and any(each.capacity for each in channel.subscribers):
                 assert channel.real.depth == 0
 
     def answer_all(self) -> bool:
-        """Answer for the journal; tells whether there was anything to answer."""
+        """Answer all requests to the journal; return whether there were any."""
         return False

@@ -1,13 +1,12 @@
-"""Delivery: who gets what, in which order, and how much of it at a time."""
+"""Delivery: which subscriber gets which messages, in which order, how many at a time."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
-from nsqflow.broker.engine.channel import Channel
+from nsqflow.broker.engine.channel import Channel, Subscriber
 from nsqflow.broker.engine.engine import Engine
-from nsqflow.broker.engine.entry import COST, MOST_ATTEMPTS
-from nsqflow.broker.engine.subscriber import Subscriber
+from nsqflow.broker.engine.message import MAX_ATTEMPTS, MESSAGE_OVERHEAD
 from nsqflow.broker.engine.topic import Topic
 from tests.unit.broker.engine.ledger import Ledger
 from tests.unit.broker.engine.parts import (
@@ -21,25 +20,25 @@ from tests.unit.broker.engine.parts import (
 )
 
 
-def test_no_more_is_in_flight_than_rdy_says(engine: Engine, topic: Topic, channel: Channel) -> None:
+def test_in_flight_never_exceeds_rdy(engine: Engine, topic: Topic, channel: Channel) -> None:
     subscriber = subscribe(channel, 2)
     topic.publish(numbered(1, 2, 3, 4), NOW)
     first, second = deliver(engine)
-    assert (subscriber.in_flight, channel.in_flight_count, channel.depth) == (2, 2, 2)
-    assert not engine.restless
+    assert (subscriber.in_flight_count, channel.in_flight_count, channel.depth) == (2, 2, 2)
+    assert not engine.has_work
     channel.finish(subscriber, [first.id])
     assert bodies(engine) == [b"3"]
     subscriber.rdy = 1
-    channel.changed()
+    channel.subscriber_changed()
     channel.finish(subscriber, [second.id])
     assert bodies(engine) == []
     subscriber.rdy = 3
-    channel.changed()
+    channel.subscriber_changed()
     assert bodies(engine) == [b"4"]
     assert (subscriber.message_count, subscriber.finish_count) == (4, 2)
 
 
-def test_messages_go_out_in_the_order_in_which_they_came(
+def test_messages_are_delivered_in_the_order_of_their_publishes(
     engine: Engine, topic: Topic, channel: Channel
 ) -> None:
     subscribe(channel)
@@ -56,41 +55,41 @@ def test_a_subscriber_that_does_not_read_or_is_closing_gets_nothing(
     topic.publish(numbered(1), NOW)
     assert bodies(engine) == []
     subscriber.blocked = False
-    channel.changed()
-    [entry] = deliver(engine)
+    channel.subscriber_changed()
+    [message] = deliver(engine)
     subscriber.closing = True
     topic.publish(numbered(2), NOW)
     assert bodies(engine) == []
-    assert channel.finish(subscriber, [entry.id]) == []
+    assert channel.finish(subscriber, [message.id]) == []
     assert bodies(engine) == []
 
 
-def test_a_paused_channel_takes_messages_and_gives_none(
+def test_a_paused_channel_accepts_messages_and_delivers_none(
     engine: Engine, topic: Topic, channel: Channel
 ) -> None:
     subscriber = subscribe(channel)
     topic.publish(numbered(1), NOW)
-    [entry] = deliver(engine)
+    [message] = deliver(engine)
     channel.pause()
     topic.publish(numbered(2), NOW)
     assert bodies(engine) == []
-    assert channel.finish(subscriber, [entry.id]) == []
+    assert channel.finish(subscriber, [message.id]) == []
     assert bodies(engine) == []
     channel.unpause()
     assert bodies(engine) == [b"2"]
 
 
-def test_hungry_subscribers_share_what_there_is(
-    engine: Engine, topic: Topic, channel: Channel
-) -> None:
+def test_ready_subscribers_share_the_queue(engine: Engine, topic: Topic, channel: Channel) -> None:
     subscribers = [subscribe(channel, rdy) for rdy in (100, 2, 100)]
     topic.publish(numbered(*range(30)), NOW)
-    given = {subscriber: len(entries) for subscriber, entries in engine.deliver(NOW)}
+    given = {subscriber: len(messages) for subscriber, messages in engine.deliver(NOW)}
     assert given[subscribers[1]] == 2
     assert sorted(given[each] for each in (subscribers[0], subscribers[2])) == [10, 18]
 
 
-def test_single_messages_go_round(engine: Engine, topic: Topic, channel: Channel) -> None:
+def test_single_messages_are_delivered_round_robin(
+    engine: Engine, topic: Topic, channel: Channel
+) -> None:
     subscribers = [subscribe(channel) for _ in range(3)]
     turns = []
     for number in range(9):
@@ -107,36 +106,36 @@ def test_one_delivery_is_about_256_kib_at_most(
     subscribe(channel, 2500)
     topic.publish([bytes(100 * 1024)] * 10, NOW)
     counts = []
-    while engine.restless:
+    while engine.has_work:
         counts.append(len(deliver(engine)))
     assert counts == [3, 3, 3, 1]
 
 
-def test_one_large_body_holds_up_nobody_else(
+def test_a_large_body_delays_no_other_subscriber(
     engine: Engine, topic: Topic, channel: Channel
 ) -> None:
     subscribe(channel, 2500)
     subscribe(channel, 2500)
     topic.publish([bytes(1024 * 1024)] * 4, NOW)
-    assert [len(entries) for _, entries in engine.deliver(NOW)] == [1, 1]
-    assert [len(entries) for _, entries in engine.deliver(NOW)] == [1, 1]
+    assert [len(messages) for _, messages in engine.deliver(NOW)] == [1, 1]
+    assert [len(messages) for _, messages in engine.deliver(NOW)] == [1, 1]
 
 
-def test_of_a_sampled_channel_the_rest_is_dropped() -> None:
-    chances: Iterator[int] = iter([9, 10, 11, 99, 0])
-    engine = Engine(chance=lambda: next(chances))
+def test_messages_outside_the_sample_are_dropped() -> None:
+    percents: Iterator[int] = iter([9, 10, 11, 99, 0])
+    engine = Engine(random_percent=lambda: next(percents))
     topic = engine.topic("t", NOW)
     channel = topic.channel("c", NOW)
     subscriber = subscribe(channel, sample_rate=10)
     topic.publish(numbered(1, 2, 3, 4, 5), NOW)
-    assert bodies(engine) == numbered(1, 2, 5), "nsqd drops what is above the rate, not at it"
+    assert bodies(engine) == numbered(1, 2, 5), "nsqd drops messages above the rate, not at it"
     assert (channel.depth, channel.in_flight_count, subscriber.message_count) == (0, 3, 3)
-    assert engine.memory.used == 3 * (COST + 1)
+    assert engine.memory.used == 3 * (MESSAGE_OVERHEAD + 1)
 
 
-def test_a_subscriber_whose_sample_is_empty_is_given_nothing() -> None:
+def test_a_subscriber_with_an_empty_sample_gets_nothing() -> None:
     ledger = Ledger()
-    engine = Engine(chance=lambda: 99, journal=ledger)
+    engine = Engine(random_percent=lambda: 99, journal=ledger)
     topic = engine.topic("t", NOW)
     subscribe(topic.channel("c", NOW), sample_rate=1)
     publish(topic, numbered(1, 2))
@@ -145,23 +144,23 @@ def test_a_subscriber_whose_sample_is_empty_is_given_nothing() -> None:
     assert not ledger.rows("t", "c")
 
 
-def test_attempts_count_up_to_what_two_bytes_hold(
+def test_attempts_stop_at_what_two_bytes_hold(
     engine: Engine, topic: Topic, channel: Channel
 ) -> None:
     subscriber = subscribe(channel)
     topic.publish(numbered(1), NOW)
-    [entry] = deliver(engine)
-    assert entry.attempts == 1
-    entry.attempts = MOST_ATTEMPTS - 1
+    [message] = deliver(engine)
+    assert message.attempts == 1
+    message.attempts = MAX_ATTEMPTS - 1
     for _ in range(2):
-        channel.requeue(subscriber, entry.id, 0, NOW)
-        assert [each.attempts for each in deliver(engine)] == [MOST_ATTEMPTS]
+        channel.requeue(subscriber, message.id, 0, NOW)
+        assert [each.attempts for each in deliver(engine)] == [MAX_ATTEMPTS]
 
 
-def test_a_subscriber_has_room_for_what_its_rdy_leaves() -> None:
+def test_capacity_is_rdy_minus_what_is_in_flight() -> None:
     subscriber = Subscriber(None, SECOND)
-    assert subscriber.room == 0
+    assert subscriber.capacity == 0
     subscriber.rdy = 3
-    assert subscriber.room == 3
+    assert subscriber.capacity == 3
     subscriber.closing = True
-    assert subscriber.room == 0
+    assert subscriber.capacity == 0

@@ -1,12 +1,12 @@
-"""Timers: what is due is done, in order."""
+"""The engine's timers."""
 
 from __future__ import annotations
 
-from nsqflow.broker.engine.timers import Timers
+from nsqflow.broker.engine.engine import TimerHeap
 
 
-def test_what_is_due_is_done_in_the_order_of_its_times() -> None:
-    timers = Timers()
+def test_timers_run_in_the_order_of_their_times() -> None:
+    timers = TimerHeap()
     done: list[tuple[str, int]] = []
 
     def act(thing: str, now: int) -> None:
@@ -26,8 +26,8 @@ def test_what_is_due_is_done_in_the_order_of_its_times() -> None:
     assert timers.next_at is None
 
 
-def test_what_is_done_may_set_another_timer() -> None:
-    timers = Timers()
+def test_a_timer_may_set_another() -> None:
+    timers = TimerHeap()
     times: list[int] = []
 
     def act(step: int, now: int) -> None:

@@ -1,17 +1,17 @@
-"""A topic: who gets a copy, what is kept, and what is refused."""
+"""A topic: copies for its channels, messages it keeps, publishes it refuses."""
 
 from __future__ import annotations
 
 import pytest
 
 from nsqflow.broker.engine.engine import Engine
-from nsqflow.broker.engine.entry import COST
-from nsqflow.broker.engine.topic import Full
+from nsqflow.broker.engine.message import MESSAGE_OVERHEAD
+from nsqflow.broker.engine.topic import OutOfMemory
 from tests.unit.broker.engine.ledger import Ledger
 from tests.unit.broker.engine.parts import (
     NOW,
     SECOND,
-    Diary,
+    RecordingObserver,
     bodies,
     deliver,
     numbered,
@@ -21,26 +21,26 @@ from tests.unit.broker.engine.parts import (
 )
 
 
-def test_a_topic_and_a_channel_are_made_once() -> None:
-    diary = Diary()
-    engine = Engine(listener=diary)
+def test_a_topic_and_a_channel_are_created_once() -> None:
+    observer = RecordingObserver()
+    engine = Engine(observer=observer)
     topic = engine.topic("t", NOW)
     channel = topic.channel("c", NOW)
     assert engine.topic("t", NOW) is topic
     assert topic.channel("c", NOW) is channel
-    assert diary.pages == [("created", "t", None), ("created", "t", "c")]
+    assert observer.calls == [("created", "t", None), ("created", "t", "c")]
     assert repr(topic) == "Topic('t')"
     assert repr(channel) == "Channel('t', 'c')"
 
 
-def test_every_channel_gets_a_copy_of_its_own() -> None:
+def test_every_channel_gets_its_own_copy() -> None:
     engine = Engine()
     topic = engine.topic("t", NOW)
     first, second = subscribe(topic.channel("a", NOW)), subscribe(topic.channel("b", NOW))
     topic.publish(numbered(1, 2), NOW)
     given = dict(engine.deliver(NOW))
-    assert [entry.body for entry in given[first]] == [b"1", b"2"]
-    assert [entry.id for entry in given[first]] == [entry.id for entry in given[second]]
+    assert [message.body for message in given[first]] == [b"1", b"2"]
+    assert [message.id for message in given[first]] == [message.id for message in given[second]]
     topic.channels["a"].requeue(first, given[first][0].id, 0, NOW)
     deliver(engine)
     assert (given[first][0].attempts, given[second][0].attempts) == (2, 1)
@@ -58,7 +58,7 @@ def test_a_topic_without_a_channel_keeps_its_messages_for_the_first_one() -> Non
     assert (first.message_count, second.message_count) == (2, 0)
 
 
-def test_a_paused_topic_keeps_what_comes_until_it_goes_on() -> None:
+def test_a_paused_topic_keeps_new_messages_until_it_is_unpaused() -> None:
     engine = Engine()
     topic = engine.topic("t", NOW)
     subscribe(topic.channel("a", NOW))
@@ -66,14 +66,14 @@ def test_a_paused_topic_keeps_what_comes_until_it_goes_on() -> None:
     topic.pause()
     topic.publish(numbered(2), NOW)
     late = topic.channel("b", NOW)
-    assert bodies(engine) == [b"1"], "a pause of the topic holds nothing up in its channels"
+    assert bodies(engine) == [b"1"], "a pause of the topic does not pause its channels"
     assert (topic.depth, late.depth) == (1, 0)
     topic.unpause(NOW)
     assert bodies(engine) == [b"2"]
     assert (topic.depth, late.depth) == (0, 1)
 
 
-def test_a_topic_that_waits_for_its_channels_gives_nothing_to_the_first_of_them() -> None:
+def test_a_topic_that_waits_for_its_channels_keeps_messages_until_all_exist() -> None:
     engine = Engine()
     topic = engine.topic("t", NOW)
     topic.waiting = True
@@ -82,14 +82,14 @@ def test_a_topic_that_waits_for_its_channels_gives_nothing_to_the_first_of_them(
     topic.pause()
     topic.unpause(NOW)
     assert (topic.depth, first.depth) == (2, 0)
-    topic.begin(["a", "b"], NOW)
+    topic.start(["a", "b"], NOW)
     assert topic.channels["a"] is first
     assert (topic.depth, first.depth, topic.channels["b"].depth) == (0, 2, 2)
     topic.publish(numbered(3), NOW)
     assert first.depth == 3
 
 
-def test_a_topic_counts_messages_and_bytes_once_however_many_channels_there_are() -> None:
+def test_a_topic_counts_messages_and_bytes_once_for_all_channels() -> None:
     engine = Engine()
     topic = engine.topic("t", NOW)
     topic.publish([b"12345"], NOW)
@@ -110,7 +110,7 @@ def test_publishing_nothing_does_nothing() -> None:
     assert topic.message_count == 0
 
 
-def test_emptying_a_topic_takes_nothing_from_its_channels() -> None:
+def test_emptying_a_topic_leaves_its_channels_alone() -> None:
     engine = Engine()
     topic = engine.topic("t", NOW)
     channel = topic.channel("c", NOW)
@@ -119,12 +119,12 @@ def test_emptying_a_topic_takes_nothing_from_its_channels() -> None:
     topic.publish(numbered(2, 3), NOW)
     topic.empty()
     assert (topic.depth, channel.depth) == (0, 1)
-    assert engine.memory.used == COST + 1
+    assert engine.memory.used == MESSAGE_OVERHEAD + 1
     topic.unpause(NOW)
     assert channel.depth == 1
 
 
-def test_a_message_that_is_put_off_waits_from_its_publication_on() -> None:
+def test_a_delay_counts_from_the_publish() -> None:
     engine = Engine()
     topic = engine.topic("t", NOW)
     topic.publish(numbered(1), NOW, delay=3 * SECOND)
@@ -139,46 +139,49 @@ def test_a_message_that_is_put_off_waits_from_its_publication_on() -> None:
     assert bodies(engine, NOW + 5 * SECOND) == [b"2"]
 
 
-def test_a_message_that_does_not_fit_into_memory_is_refused_with_all_beside_it() -> None:
-    engine = Engine(max_memory=2 * (COST + 10))
+def test_a_publish_that_does_not_fit_into_memory_is_refused_as_a_whole() -> None:
+    engine = Engine(max_memory=2 * (MESSAGE_OVERHEAD + 10))
     topic = engine.topic("t", NOW)
     topic.publish([bytes(10)], NOW)
-    with pytest.raises(Full, match=f"^{2 * COST + 11} bytes beside {COST + 10} of at most 620 "):
+    with pytest.raises(
+        OutOfMemory,
+        match=f"^{2 * MESSAGE_OVERHEAD + 11} bytes beside {MESSAGE_OVERHEAD + 10} of at most 620 ",
+    ):
         topic.publish([bytes(10), b"1"], NOW)
     assert (topic.depth, topic.message_count, topic.message_bytes) == (1, 1, 10)
-    assert engine.memory.used == COST + 10
+    assert engine.memory.used == MESSAGE_OVERHEAD + 10
     topic.publish([bytes(10)], NOW)
     assert engine.memory.full
 
 
-def test_what_is_to_be_refused_is_reckoned_with_a_copy_for_each_channel() -> None:
-    engine = Engine(max_memory=3 * (COST + 1))
+def test_the_memory_check_counts_a_copy_for_each_channel() -> None:
+    engine = Engine(max_memory=3 * (MESSAGE_OVERHEAD + 1))
     topic = engine.topic("t", NOW)
     topic.channel("a", NOW)
     topic.channel("b", NOW)
     topic.publish([b"1"], NOW)
-    with pytest.raises(Full, match=r"max-memory"):
+    with pytest.raises(OutOfMemory, match=r"max-memory"):
         topic.publish([b"2"], NOW)
     assert [channel.depth for channel in topic.channels.values()] == [1, 1]
 
 
-def test_with_a_journal_only_what_is_put_off_needs_memory() -> None:
+def test_with_a_journal_only_deferred_and_ephemeral_messages_need_memory() -> None:
     ledger = Ledger()
-    engine = Engine(max_memory=COST, journal=ledger)
+    engine = Engine(max_memory=MESSAGE_OVERHEAD, journal=ledger)
     topic = engine.topic("t", NOW)
     subscribe(topic.channel("c", NOW))
     for number in range(5):
         publish(topic, numbered(number))
-    with pytest.raises(Full):
+    with pytest.raises(OutOfMemory):
         topic.publish(numbered(6), NOW, delay=SECOND)
-    with pytest.raises(Full):
+    with pytest.raises(OutOfMemory):
         engine.topic("e#ephemeral", NOW).publish(numbered(7), NOW)
-    assert [entry.body for entry in settle(engine, ledger)] == numbered(0, 1, 2, 3, 4)
+    assert [message.body for message in settle(engine, ledger)] == numbered(0, 1, 2, 3, 4)
 
 
-def test_an_ephemeral_topic_goes_with_its_last_channel() -> None:
-    diary = Diary()
-    engine = Engine(listener=diary)
+def test_an_ephemeral_topic_is_deleted_with_its_last_channel() -> None:
+    observer = RecordingObserver()
+    engine = Engine(observer=observer)
     topic = engine.topic("t#ephemeral", NOW)
     topic.channel("a", NOW)
     topic.channel("b", NOW)
@@ -186,12 +189,12 @@ def test_an_ephemeral_topic_goes_with_its_last_channel() -> None:
     assert "t#ephemeral" in engine.topics
     topic.delete_channel("b")
     assert engine.topics == {}
-    assert [page[1:] for page in diary.pages if page[0] == "deleted"] == [
+    assert [call[1:] for call in observer.calls if call[0] == "deleted"] == [
         *(("t#ephemeral", "a"), ("t#ephemeral", "b"), ("t#ephemeral", None)),
     ]
 
 
-def test_another_topic_stays_without_a_channel() -> None:
+def test_a_topic_that_is_not_ephemeral_stays_without_channels() -> None:
     engine = Engine()
     topic = engine.topic("t", NOW)
     topic.channel("c", NOW)
@@ -208,7 +211,7 @@ def test_an_ephemeral_topic_drops_what_its_queue_cannot_hold() -> None:
     assert (topic.depth, topic.backend_depth, topic.message_count) == (150, 0, 200)
 
 
-def test_what_is_ephemeral_works_without_a_queue_in_memory() -> None:
+def test_an_ephemeral_channel_works_with_a_mem_queue_size_of_0() -> None:
     engine = Engine(mem_queue_size=0)
     topic = engine.topic("t", NOW)
     subscribe(topic.channel("c#ephemeral", NOW))
@@ -217,23 +220,27 @@ def test_what_is_ephemeral_works_without_a_queue_in_memory() -> None:
 
 
 def test_a_deleted_topic_closes_the_subscribers_of_its_channels() -> None:
-    diary = Diary()
-    engine = Engine(listener=diary)
+    observer = RecordingObserver()
+    engine = Engine(observer=observer)
     topic = engine.topic("t", NOW)
     channel = topic.channel("c", NOW)
     first, second = subscribe(channel, 1), subscribe(channel, 1)
     topic.publish(numbered(1, 2, 3), NOW)
     deliver(engine)
-    del diary.pages[:]
+    del observer.calls[:]
     engine.delete_topic("t")
-    assert diary.pages == [("deleted", "t", "c"), ("closed", first, second), ("deleted", "t", None)]
+    assert observer.calls == [
+        ("deleted", "t", "c"),
+        ("closed", first, second),
+        ("deleted", "t", None),
+    ]
     assert engine.memory.used == 0
-    assert (first.in_flight, second.in_flight) == (0, 0)
+    assert (first.in_flight_count, second.in_flight_count) == (0, 0)
     assert not channel.subscribers
     assert not engine.topics
 
 
-def test_only_what_is_there_can_be_deleted() -> None:
+def test_deleting_an_unknown_topic_or_channel_raises() -> None:
     engine = Engine()
     with pytest.raises(KeyError):
         engine.delete_topic("t")
@@ -241,11 +248,11 @@ def test_only_what_is_there_can_be_deleted() -> None:
         engine.topic("t", NOW).delete_channel("c")
 
 
-def test_a_topic_of_the_same_name_begins_anew() -> None:
+def test_a_topic_that_is_created_again_is_empty() -> None:
     ledger = Ledger()
     engine = Engine(journal=ledger)
     engine.topic("t", NOW).publish(numbered(1), NOW)
     engine.delete_topic("t")
     topic = engine.topic("t", NOW)
     assert (topic.depth, topic.message_count, topic.paused) == (0, 0, False)
-    assert [*ledger.places] == [2]
+    assert [*ledger.queues] == [2]

@@ -1,17 +1,14 @@
-"""What the journal was given and has not confirmed: it is in no queue until it is stored."""
+"""Messages that the journal has not confirmed: they are in no queue until they are stored."""
 
 from __future__ import annotations
-
-from itertools import count
-from typing import Any
 
 import pytest
 
 from nsqflow.broker.engine import engine as engine_module
 from nsqflow.broker.engine.channel import Channel
 from nsqflow.broker.engine.engine import Engine
-from nsqflow.broker.engine.entry import COST
-from nsqflow.broker.engine.topic import Full, Topic
+from nsqflow.broker.engine.message import MESSAGE_OVERHEAD
+from nsqflow.broker.engine.topic import OutOfMemory, Topic
 from tests.unit.broker.engine.ledger import Ledger
 from tests.unit.broker.engine.parts import (
     NOW,
@@ -27,7 +24,7 @@ from tests.unit.broker.engine.parts import (
 
 @pytest.fixture(autouse=True)
 def _small(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(engine_module, "_LEAST_CAPACITY", 4)
+    monkeypatch.setattr(engine_module, "_MIN_CAPACITY", 4)
 
 
 @pytest.fixture
@@ -40,11 +37,11 @@ def engine(ledger: Ledger) -> Engine:
     return Engine(mem_queue_size=0, journal=ledger)
 
 
-def refuse(engine: Engine, ledger: Ledger) -> None:
-    """Let the journal store nothing of what was published."""
+def fail(engine: Engine, ledger: Ledger) -> None:
+    """Report everything published as not stored."""
     group = engine.take_unstored()
-    ledger.refuse(entry.id for each in group for entry in each.entries)
-    engine.refused(group)
+    ledger.remove(message.id for each in group for message in each.messages)
+    engine.not_stored(group)
 
 
 def test_a_message_is_delivered_and_counted_once_it_is_stored(
@@ -58,56 +55,17 @@ def test_a_message_is_delivered_and_counted_once_it_is_stored(
     store(engine)
     assert (topic.message_count, topic.message_bytes) == (2, 2)
     assert (channel.depth, channel.message_count) == (2, 2)
-    assert engine.restless
+    assert engine.has_work
     assert bodies(engine) == numbered(1, 2)
 
 
-@pytest.mark.parametrize("outcome", ["stored", "refused"])
-def test_publications_are_settled_in_their_order(
-    engine: Engine, topic: Topic, channel: Channel, outcome: str
-) -> None:
-    subscribe(channel)
-    topic.publish(numbered(1), NOW)
-    topic.publish(numbered(2), NOW)
-    first, second = engine.take_unstored()
-    with pytest.raises(RuntimeError, match="other than the oldest"):
-        topic.stored(second, NOW) if outcome == "stored" else topic.refused(second)
-    assert bodies(engine) == []
-    engine.stored([first, second], NOW)
-    assert bodies(engine) == numbered(1, 2), "nothing is lost by it"
-    with pytest.raises(RuntimeError, match="other than the oldest"):
-        topic.refused(first)
-
-
-def test_a_defect_with_one_publication_keeps_none_of_the_others_out(
-    engine: Engine, topic: Topic, channel: Channel, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    subscribe(channel)
-    accept, calls = topic._accept, count()
-
-    def fail_once(*args: Any) -> None:
-        if not next(calls):
-            raise ZeroDivisionError("a defect")
-        accept(*args)
-
-    monkeypatch.setattr(topic, "_accept", fail_once)
-    for number in (1, 2):
-        topic.publish(numbered(number), NOW)
-    with pytest.raises(ZeroDivisionError):
-        store(engine)
-    topic.publish(numbered(3), NOW)
-    store(engine)
-    assert bodies(engine) == numbered(2, 3)
-    assert engine.memory.used == sum(COST + 1 for _ in (2, 3))
-
-
-def test_a_message_that_is_refused_was_never_there(
+def test_a_message_that_could_not_be_stored_leaves_no_trace(
     engine: Engine, ledger: Ledger, topic: Topic, channel: Channel
 ) -> None:
     subscribe(channel)
     topic.publish(numbered(1), NOW)
     topic.publish(numbered(2), NOW, delay=1)
-    refuse(engine, ledger)
+    fail(engine, ledger)
     engine.tick(NOW + 1)
     assert bodies(engine, NOW + 1) == []
     assert (topic.message_count, topic.message_bytes) == (0, 0)
@@ -117,7 +75,7 @@ def test_a_message_that_is_refused_was_never_there(
     assert bodies(engine) == [b"3"]
 
 
-def test_what_was_published_together_becomes_visible_together_and_in_order(
+def test_messages_of_one_commit_become_visible_together_and_in_order(
     engine: Engine, topic: Topic, channel: Channel
 ) -> None:
     subscribe(channel)
@@ -132,7 +90,7 @@ def test_what_was_published_together_becomes_visible_together_and_in_order(
     assert bodies(engine) == numbered(3)
 
 
-def test_a_group_that_is_refused_between_two_others_leaves_their_order_alone(
+def test_a_failed_commit_between_two_others_leaves_their_order_alone(
     engine: Engine, ledger: Ledger, topic: Topic, channel: Channel
 ) -> None:
     subscribe(channel)
@@ -141,7 +99,7 @@ def test_a_group_that_is_refused_between_two_others_leaves_their_order_alone(
         topic.publish(numbered(number), NOW)
         groups.append(engine.take_unstored())
     engine.stored(groups[0], NOW)
-    engine.refused(groups[1])
+    engine.not_stored(groups[1])
     engine.stored(groups[2], NOW)
     assert bodies(engine) == numbered(1, 3)
 
@@ -151,13 +109,13 @@ def test_a_requeued_message_does_not_wait_for_new_ones_to_be_stored(
 ) -> None:
     subscriber = subscribe(channel)
     publish(topic, numbered(1))
-    [entry] = deliver(engine)
+    [message] = deliver(engine)
     topic.publish(numbered(2), NOW)
-    channel.requeue(subscriber, entry.id, 0, NOW)
+    channel.requeue(subscriber, message.id, 0, NOW)
     assert bodies(engine) == [b"1"]
 
 
-def test_a_delay_that_is_over_when_the_message_is_stored_is_not_waited_for_again(
+def test_a_delay_that_ends_before_the_commit_is_not_waited_for_again(
     engine: Engine, topic: Topic, channel: Channel
 ) -> None:
     subscribe(channel)
@@ -172,9 +130,7 @@ def test_a_delay_that_is_over_when_the_message_is_stored_is_not_waited_for_again
     assert bodies(engine, NOW + 9) == [b"2"]
 
 
-def test_all_channels_get_it_at_the_same_time_an_ephemeral_one_too(
-    engine: Engine, topic: Topic
-) -> None:
+def test_all_channels_get_a_stored_message_at_the_same_time(engine: Engine, topic: Topic) -> None:
     channels = [topic.channel(name, NOW) for name in ("a", "b", "c#ephemeral")]
     for channel in channels:
         subscribe(channel)
@@ -184,7 +140,7 @@ def test_all_channels_get_it_at_the_same_time_an_ephemeral_one_too(
     assert bodies(engine) == [b"1", b"1", b"1"]
 
 
-def test_an_ephemeral_topic_need_not_wait(engine: Engine) -> None:
+def test_an_ephemeral_topic_does_not_wait_for_a_commit(engine: Engine) -> None:
     topic = engine.topic("t#ephemeral", NOW)
     subscribe(topic.channel("c", NOW))
     assert not topic.publish(numbered(1), NOW)
@@ -192,7 +148,7 @@ def test_an_ephemeral_topic_need_not_wait(engine: Engine) -> None:
     assert bodies(engine) == [b"1"]
 
 
-def test_the_first_channel_gets_what_the_topic_had_stored_or_not(
+def test_the_first_channel_gets_stored_and_unstored_messages_of_its_topic(
     engine: Engine, ledger: Ledger, topic: Topic
 ) -> None:
     publish(topic, numbered(1))
@@ -209,7 +165,7 @@ def test_the_first_channel_gets_what_the_topic_had_stored_or_not(
     assert bodies(engine) == numbered(1, 2, 3)
 
 
-def test_a_topic_without_stored_messages_gives_the_others_to_its_first_channel(
+def test_the_first_channel_gets_unstored_messages_of_an_empty_topic(
     engine: Engine, ledger: Ledger, topic: Topic
 ) -> None:
     topic.publish(numbered(1), NOW)
@@ -219,7 +175,7 @@ def test_a_topic_without_stored_messages_gives_the_others_to_its_first_channel(
     assert (topic.depth, channel.depth) == (0, 1)
 
 
-def test_a_paused_topic_keeps_what_is_stored_and_gives_it_up_when_it_goes_on(
+def test_a_paused_topic_keeps_stored_messages_until_it_is_unpaused(
     engine: Engine, ledger: Ledger, topic: Topic, channel: Channel
 ) -> None:
     topic.pause()
@@ -234,7 +190,7 @@ def test_a_paused_topic_keeps_what_is_stored_and_gives_it_up_when_it_goes_on(
     assert len(ledger.rows("t", "c")) == 3
 
 
-def test_a_topic_that_is_paused_meanwhile_has_passed_on_what_came_before(
+def test_a_pause_does_not_hold_back_earlier_unstored_messages(
     engine: Engine, topic: Topic, channel: Channel
 ) -> None:
     topic.publish(numbered(1), NOW)
@@ -243,7 +199,7 @@ def test_a_topic_that_is_paused_meanwhile_has_passed_on_what_came_before(
     assert (topic.depth, channel.depth) == (0, 1)
 
 
-def test_a_channel_that_is_emptied_or_deleted_gets_nothing_of_what_came_before(
+def test_an_emptied_or_deleted_channel_gets_no_earlier_unstored_messages(
     engine: Engine, ledger: Ledger, topic: Topic, channel: Channel
 ) -> None:
     other, gone = topic.channel("other", NOW), topic.channel("gone", NOW)
@@ -257,7 +213,7 @@ def test_a_channel_that_is_emptied_or_deleted_gets_nothing_of_what_came_before(
     assert topic.message_count == 2
 
 
-def test_a_topic_that_is_emptied_keeps_nothing_of_what_came_before(
+def test_an_emptied_topic_keeps_no_earlier_unstored_messages(
     engine: Engine, ledger: Ledger, topic: Topic
 ) -> None:
     topic.publish(numbered(1), NOW)
@@ -269,7 +225,9 @@ def test_a_topic_that_is_emptied_keeps_nothing_of_what_came_before(
     assert not ledger.rows("t", "c")
 
 
-def test_a_deleted_topic_leaves_nothing_to_the_next_one_of_its_name(engine: Engine) -> None:
+def test_a_deleted_topic_leaves_no_unstored_messages_to_the_next_of_its_name(
+    engine: Engine,
+) -> None:
     for name in ("t", "u"):
         engine.topic(name, NOW)
     engine.topics["u"].channel("c", NOW)
@@ -284,39 +242,39 @@ def test_a_deleted_topic_leaves_nothing_to_the_next_one_of_its_name(engine: Engi
     assert engine.memory.used == 0
 
 
-def test_what_is_not_stored_takes_memory_too(ledger: Ledger) -> None:
-    engine = Engine(max_memory=2 * (COST + 1), journal=ledger)
+def test_unstored_messages_count_as_memory(ledger: Ledger) -> None:
+    engine = Engine(max_memory=2 * (MESSAGE_OVERHEAD + 1), journal=ledger)
     topic = engine.topic("t", NOW)
     topic.publish(numbered(1), NOW, delay=1)
     topic.publish(numbered(2), NOW, delay=1)
-    with pytest.raises(Full):
+    with pytest.raises(OutOfMemory):
         topic.publish(numbered(3), NOW, delay=1)
-    assert engine.memory.used == 2 * (COST + 1)
-    refuse(engine, ledger)
+    assert engine.memory.used == 2 * (MESSAGE_OVERHEAD + 1)
+    fail(engine, ledger)
     assert engine.memory.used == 0
 
 
-def test_what_is_stored_after_spilled_messages_is_spilled_too_and_comes_once(
+def test_messages_stored_after_spilled_ones_are_spilled_and_delivered_once(
     engine: Engine, ledger: Ledger, topic: Topic, channel: Channel
 ) -> None:
     publish(topic, numbered(*range(6)))
     topic.publish(numbered(6, 7), NOW)
     subscribe(channel)
     assert bodies(engine) == numbered(0, 1, 2, 3)
-    # The page that is asked for now has all that was put.
-    assert [entry.body for entry in ledger.asked[0].page] == numbered(4, 5, 6, 7)
+    # The page that is requested now has everything that was put.
+    assert [message.body for message in ledger.requests[0].page] == numbered(4, 5, 6, 7)
     store(engine)
     assert channel.backend_depth == 4
-    assert [entry.body for entry in settle(engine, ledger)] == numbered(4, 5, 6, 7)
+    assert [message.body for message in settle(engine, ledger)] == numbered(4, 5, 6, 7)
     assert (channel.depth, channel.backend_depth) == (0, 0)
 
 
-def test_refused_messages_after_spilled_ones_are_not_counted(
+def test_failed_messages_after_spilled_ones_are_not_counted(
     engine: Engine, ledger: Ledger, topic: Topic, channel: Channel
 ) -> None:
     publish(topic, numbered(*range(5)))
     topic.publish(numbered(5, 6), NOW)
-    refuse(engine, ledger)
+    fail(engine, ledger)
     assert (channel.depth, channel.backend_depth) == (5, 1)
     subscribe(channel)
-    assert [entry.body for entry in settle(engine, ledger)] == numbered(*range(5))
+    assert [message.body for message in settle(engine, ledger)] == numbered(*range(5))

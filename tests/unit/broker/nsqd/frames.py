@@ -1,4 +1,4 @@
-"""What comes from an nsqd, frame by frame, up to the end of the connection."""
+"""Reading frames from an nsqd."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import struct
 from typing import NamedTuple
 
 from tests.fixtures.servers import PATIENCE
-from tests.unit.broker.nsqd.running import Speaker, sized
+from tests.unit.broker.nsqd.running import RawClient, sized
 
 
 class Frame(NamedTuple):
@@ -18,7 +18,7 @@ class Frame(NamedTuple):
 
 
 class Message(NamedTuple):
-    """What a message is known by."""
+    """The parts of a message that tests compare."""
 
     id: bytes
     attempts: int
@@ -34,37 +34,37 @@ def error(text: str) -> Frame:
 
 
 def pub(topic: str, body: bytes) -> bytes:
-    """A PUB, to be sent."""
+    """Encode a PUB."""
     return b"PUB %s\n" % topic.encode() + sized(body)
 
 
 def frames_in(data: bytes) -> list[Frame]:
-    """The frames of which bytes are made, and of nothing else."""
+    """Split bytes into frames; fail if something is left."""
     frames: list[Frame] = []
     while data:
         size, type = struct.unpack(">ii", data[:8])
-        assert len(data) >= 4 + size, "half a frame"
+        assert len(data) >= 4 + size, "incomplete frame"
         frames.append(Frame(type, data[8 : 4 + size]))
         data = data[4 + size :]
     return frames
 
 
-async def hear(speaker: Speaker) -> Frame:
-    """The next frame."""
+async def receive(raw: RawClient) -> Frame:
+    """Return the next frame."""
     async with asyncio.timeout(PATIENCE):
-        head = await speaker.reader.readexactly(4)
-        return frames_in(head + await speaker.reader.readexactly(struct.unpack(">i", head)[0]))[0]
+        head = await raw.reader.readexactly(4)
+        return frames_in(head + await raw.reader.readexactly(struct.unpack(">i", head)[0]))[0]
 
 
-async def hear_out(speaker: Speaker) -> list[Frame]:
-    """All frames until nsqd closes the connection, which it must do in good order."""
+async def receive_all(raw: RawClient) -> list[Frame]:
+    """Return all frames until nsqd closes the connection without a reset."""
     async with asyncio.timeout(PATIENCE):
-        return frames_in(await speaker.reader.read())
+        return frames_in(await raw.reader.read())
 
 
-async def hear_message(speaker: Speaker) -> Message:
-    """The next frame, which must be a message."""
-    frame = await hear(speaker)
+async def receive_message(raw: RawClient) -> Message:
+    """Return the next frame, which must be a message."""
+    frame = await receive(raw)
     assert frame.type == 2, frame
     attempts, id = struct.unpack(">H16s", frame.data[8:26])
     return Message(id, attempts, frame.data[26:])

@@ -1,4 +1,4 @@
-"""When what is to be sent is written: messages gathered, answers at once, late on demand."""
+"""The output buffer: buffered messages, immediate responses, injected delays."""
 
 from __future__ import annotations
 
@@ -6,10 +6,9 @@ import asyncio
 from dataclasses import replace
 from typing import cast
 
-from nsqflow.broker.engine.entry import Entry
-from nsqflow.broker.nsqd.negotiation import Settings
-from nsqflow.broker.nsqd.output import Output
-from nsqflow.broker.nsqd.timers import Timers
+from nsqflow.broker.engine.message import QueuedMessage
+from nsqflow.broker.nsqd.identify import ClientSettings
+from nsqflow.broker.nsqd.output import ConnectionTimers, OutputBuffer
 from nsqflow.broker.options import NsqdOptions
 from nsqflow.protocol import ServerSession
 from tests.fixtures.loops import asynchronous
@@ -20,8 +19,8 @@ LONG = 3600.0
 OVERHEAD = 34  # bytes of a message beside its body
 
 
-class Bench:
-    """An output with all that it needs, and what was written by it."""
+class Output:
+    """An output buffer and what it has written."""
 
     def __init__(self, size: int = 16384, timeout: float = LONG) -> None:
         self.delay = 0.0
@@ -29,133 +28,135 @@ class Bench:
         self.session = ServerSession()
         self.session.receive_data(b"  V2SUB t ch\n")
         self.session.events()
-        self.timers = Timers()
+        self.timers = ConnectionTimers()
         settings = replace(
-            Settings.default(NsqdOptions()), output_buffer_size=size, output_buffer_timeout=timeout
+            ClientSettings.default(NsqdOptions()),
+            output_buffer_size=size,
+            output_buffer_timeout=timeout,
         )
-        self.output = Output(self.session, settings, self.timers, lambda: self.delay)
-        self.output.attach(cast("asyncio.Transport", self))
-        self._news = asyncio.Event()
+        self.buffer = OutputBuffer(self.session, settings, self.timers, lambda: self.delay)
+        self.buffer.attach(cast("asyncio.Transport", self))
+        self._event = asyncio.Event()
 
     def write(self, data: bytes) -> None:
         self.written.append(frames_in(data))
-        self._news.set()
+        self._event.set()
 
     def message(self, body: bytes, *, more: bool = True) -> None:
-        self.output.messages([Entry(b"0" * 16, 0, body)], more)
+        self.buffer.send_messages([QueuedMessage(b"0" * 16, 0, body)], more)
 
-    def answer(self) -> None:
+    def respond(self) -> None:
         self.session.send_response()
-        self.output.flush()
+        self.buffer.flush()
 
-    async def news(self) -> None:
+    async def wait_write(self) -> None:
         async with asyncio.timeout(PATIENCE):
-            await self._news.wait()
-        self._news.clear()
+            await self._event.wait()
+        self._event.clear()
 
     @property
     def bodies(self) -> list[list[bytes]]:
-        """What was written each time: the bodies of messages, and answers."""
+        """The content of each write: bodies of messages, and responses."""
         return [[f.data[26:] if f.type == 2 else f.data for f in each] for each in self.written]
 
 
 @asynchronous
-async def test_messages_wait_while_the_client_takes_more_and_answers_take_them_along() -> None:
-    bench = Bench()
-    bench.message(b"1")
-    bench.message(b"2")
-    assert bench.written == []
-    bench.answer()
-    assert bench.bodies == [[b"1", b"2", b"OK"]]
-    bench.timers.cancel_all()
+async def test_messages_are_buffered_until_a_response_is_written() -> None:
+    output = Output()
+    output.message(b"1")
+    output.message(b"2")
+    assert output.written == []
+    output.respond()
+    assert output.bodies == [[b"1", b"2", b"OK"]]
+    output.timers.cancel_all()
 
 
 @asynchronous
-async def test_messages_go_out_when_the_client_takes_no_more() -> None:
-    bench = Bench()
-    bench.message(b"1")
-    bench.message(b"2", more=False)
-    assert bench.bodies == [[b"1", b"2"]]
+async def test_messages_are_written_when_the_client_accepts_no_more() -> None:
+    output = Output()
+    output.message(b"1")
+    output.message(b"2", more=False)
+    assert output.bodies == [[b"1", b"2"]]
 
 
 @asynchronous
-async def test_messages_go_out_when_they_are_as_large_as_the_buffer() -> None:
-    bench = Bench(size=2 * OVERHEAD + 10)
-    bench.message(b"12345")
-    bench.message(b"1234")  # one byte is left
-    assert bench.written == []
-    bench.answer()
-    bench.message(b"12345")
-    bench.message(b"12345")
-    assert bench.bodies == [[b"12345", b"1234", b"OK"], [b"12345", b"12345"]]
-    bench.timers.cancel_all()
+async def test_messages_are_written_when_the_buffer_is_full() -> None:
+    output = Output(size=2 * OVERHEAD + 10)
+    output.message(b"12345")
+    output.message(b"1234")  # one byte less than the buffer
+    assert output.written == []
+    output.respond()
+    output.message(b"12345")
+    output.message(b"12345")
+    assert output.bodies == [[b"12345", b"1234", b"OK"], [b"12345", b"12345"]]
+    output.timers.cancel_all()
 
 
 @asynchronous
-async def test_messages_go_out_after_some_time_and_the_next_ones_too() -> None:
-    bench = Bench(timeout=0.01)
+async def test_messages_are_written_after_the_timeout_each_time() -> None:
+    output = Output(timeout=0.01)
     for body in (b"1", b"2"):
-        bench.message(body)
-        await bench.news()
-    assert bench.bodies == [[b"1"], [b"2"]]
+        output.message(body)
+        await output.wait_write()
+    assert output.bodies == [[b"1"], [b"2"]]
 
 
 @asynchronous
-async def test_without_a_timeout_messages_wait_for_an_answer() -> None:
-    bench, clock = Bench(timeout=0), Bench(timeout=0.01)
-    bench.message(b"1")
+async def test_without_a_timeout_messages_wait_for_a_response() -> None:
+    output, clock = Output(timeout=0), Output(timeout=0.01)
+    output.message(b"1")
     clock.message(b"")
-    await clock.news()
-    assert bench.written == []
-    bench.answer()
-    assert bench.bodies == [[b"1", b"OK"]]
+    await clock.wait_write()
+    assert output.written == []
+    output.respond()
+    assert output.bodies == [[b"1", b"OK"]]
 
 
 @asynchronous
-async def test_nothing_is_written_where_there_is_nothing() -> None:
-    bench = Bench()
-    bench.output.flush()
-    assert bench.written == []
+async def test_a_flush_of_an_empty_buffer_writes_nothing() -> None:
+    output = Output()
+    output.buffer.flush()
+    assert output.written == []
 
 
 @asynchronous
-async def test_what_is_late_comes_later_and_in_its_order() -> None:
-    bench = Bench()
-    bench.delay = 0.3
-    bench.answer()
-    assert bench.written == []
-    assert bench.output.is_late
-    bench.delay = 0
-    bench.message(b"behind", more=False)
-    assert bench.written == []
-    while bench.output.is_late:
-        await bench.news()
-    assert bench.bodies == [[b"OK"], [b"behind"]]
-    bench.answer()
-    assert bench.written[-1] == [OK]
+async def test_delayed_data_is_written_later_and_in_order() -> None:
+    output = Output()
+    output.delay = 0.3
+    output.respond()
+    assert output.written == []
+    assert output.buffer.has_delayed
+    output.delay = 0
+    output.message(b"later", more=False)
+    assert output.written == []
+    while output.buffer.has_delayed:
+        await output.wait_write()
+    assert output.bodies == [[b"OK"], [b"later"]]
+    output.respond()
+    assert output.written[-1] == [OK]
 
 
 @asynchronous
-async def test_one_can_wait_until_nothing_is_late() -> None:
-    bench = Bench()
+async def test_when_written_waits_for_delayed_data() -> None:
+    output = Output()
     done: list[int] = []
-    bench.output.when_written(lambda: done.append(len(bench.written)))
+    output.buffer.when_written(lambda: done.append(len(output.written)))
     assert done == [0]
-    bench.delay = 0.01
-    bench.answer()
-    bench.output.when_written(lambda: done.append(len(bench.written)))
-    await bench.news()
+    output.delay = 0.01
+    output.respond()
+    output.buffer.when_written(lambda: done.append(len(output.written)))
+    await output.wait_write()
     assert done == [0, 1]
 
 
 @asynchronous
-async def test_nothing_is_written_to_a_connection_that_is_gone() -> None:
-    bench = Bench()
-    bench.delay = 0.01
-    bench.answer()
-    bench.output.detach()
-    assert not bench.output.is_late
-    bench.delay = 0
-    bench.answer()
-    assert bench.written == []
-    bench.timers.cancel_all()
+async def test_nothing_is_written_after_detach() -> None:
+    output = Output()
+    output.delay = 0.01
+    output.respond()
+    output.buffer.detach()
+    assert not output.buffer.has_delayed
+    output.delay = 0
+    output.respond()
+    assert output.written == []
+    output.timers.cancel_all()

@@ -1,12 +1,12 @@
-"""Messages for the tests of the storage, and a look at all that is stored."""
+"""Messages for the storage's tests, and functions that read everything stored."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from pathlib import Path
 
-from nsqflow.broker.engine.entry import Entry
-from nsqflow.broker.storage.changes import Load, Put, Row
+from nsqflow.broker.engine.journal import Load, Put, Row
+from nsqflow.broker.engine.message import QueuedMessage
 from nsqflow.broker.storage.database import Database
 
 EVERYTHING = 1_000_000
@@ -16,46 +16,46 @@ def id_of(number: int) -> bytes:
     return b"%016x" % number
 
 
-def rows(place: int, numbers: Iterable[int], *, due: int = 0, body: bytes = b"") -> list[Row]:
+def rows(queue_id: int, numbers: Iterable[int], *, due: int = 0, body: bytes = b"") -> list[Row]:
     return [
-        (place, id_of(number), 1_000 + number, 0, due, body or b"body %d" % number)
+        (queue_id, id_of(number), 1_000 + number, 0, due, body or b"body %d" % number)
         for number in numbers
     ]
 
 
-def put(place: int, *numbers: int, due: int = 0, body: bytes = b"") -> Put:
-    return Put(place, rows(place, numbers, due=due, body=body))
+def put(queue_id: int, *numbers: int, due: int = 0, body: bytes = b"") -> Put:
+    return Put(queue_id, rows(queue_id, numbers, due=due, body=body))
 
 
-def entries(numbers: Iterable[int], *, body: bytes = b"") -> list[Entry]:
+def messages(numbers: Iterable[int], *, body: bytes = b"") -> list[QueuedMessage]:
     return [
-        Entry(id, timestamp, content, attempts, due)
+        QueuedMessage(id, timestamp, content, attempts, due)
         for _, id, timestamp, attempts, due, content in rows(0, numbers, body=body)
     ]
 
 
-def row_of(place: int, entry: Entry) -> Row:
-    return (place, entry.id, entry.timestamp, entry.attempts, entry.due, entry.body)
+def row_of(queue_id: int, message: QueuedMessage) -> Row:
+    return (queue_id, message.id, message.timestamp, message.attempts, message.due, message.body)
 
 
-def waiting(database: Database, place: int, after: bytes = b"") -> list[Row]:
-    """All that was never put off, page by page."""
+def waiters(database: Database, queue_id: int, after: bytes = b"") -> list[Row]:
+    """Return the messages that were never deferred, page by page."""
     found: list[Row] = []
     while True:
-        (page,) = database.write([Load(place, after, EVERYTHING)])
-        if not page.entries:
+        (page,) = database.write([Load(queue_id, after, EVERYTHING)])
+        if not page.messages:
             return found
-        found += [row_of(place, entry) for entry in page.entries]
-        after = page.entries[-1].id
+        found += [row_of(queue_id, message) for message in page.messages]
+        after = page.messages[-1].id
 
 
 def stored(database: Database) -> dict[int, list[Row]]:
-    """All messages of all places, by id."""
+    """Return the messages of all queues, by id."""
     return {
-        each.place: sorted(
-            [*waiting(database, each.place), *(row_of(each.place, e) for e in each.entries)]
+        each.queue_id: sorted(
+            [*waiters(database, each.queue_id), *(row_of(each.queue_id, e) for e in each.messages)]
         )
-        for each in database.contents().places
+        for each in database.contents().queues
     }
 
 

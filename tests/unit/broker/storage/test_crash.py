@@ -1,4 +1,4 @@
-"""kill -9 at any moment: what was reported to be safe is there, and no unit is there by half."""
+"""kill -9 at any moment: reported commits are stored, and no commit is stored in part."""
 
 from __future__ import annotations
 
@@ -11,18 +11,19 @@ import pytest
 
 from tests.unit.broker.storage.rows import stored_in
 
-UNIT = 7  # messages of each unit
+COMMIT_SIZE = 7  # messages
 
 SCRIPT = f"""
 import asyncio, sys
 from pathlib import Path
-from nsqflow.broker.engine.entry import Entry
+from nsqflow.broker.engine.journal import Create, Put
+from nsqflow.broker.engine.message import QueuedMessage
 from nsqflow.broker.storage import Store
 
 async def main():
     store = Store(Path(sys.argv[1]), on_page=print, on_failure=print)
     store.open()
-    store.create(1, "t", None)
+    store.record(Create(1, "t"))
     number = reported = 0
 
     def report(error):
@@ -31,8 +32,10 @@ async def main():
         reported += 1
 
     while True:
-        first = number * {UNIT}
-        store.put(1, [Entry(b"%016x" % n, n, b"x" * 300) for n in range(first, first + {UNIT})])
+        first = number * {COMMIT_SIZE}
+        ids = range(first, first + {COMMIT_SIZE})
+        messages = [QueuedMessage(b"%016x" % n, n, b"x" * 300) for n in ids]
+        store.record(Put.of(1, messages))
         store.commit(report, 1)
         number += 1
         while number - reported > 60:
@@ -43,7 +46,7 @@ asyncio.run(main())
 
 
 @pytest.mark.parametrize("reports", [1, 50, 3_000])
-def test_what_was_reported_survives_a_kill(tmp_path: Path, reports: int) -> None:
+def test_reported_commits_survive_a_kill(tmp_path: Path, reports: int) -> None:
     with subprocess.Popen(
         [sys.executable, "-c", SCRIPT, str(tmp_path)], stdout=subprocess.PIPE, text=True
     ) as victim:
@@ -59,5 +62,5 @@ def test_what_was_reported_survives_a_kill(tmp_path: Path, reports: int) -> None
 
     kept = [int(row[1], 16) for row in stored_in(tmp_path)[1]]
     assert kept == [*range(len(kept))]
-    assert len(kept) % UNIT == 0
-    assert len(kept) >= len(reported) * UNIT
+    assert len(kept) % COMMIT_SIZE == 0
+    assert len(kept) >= len(reported) * COMMIT_SIZE

@@ -5,29 +5,29 @@ from pathlib import Path
 
 import pytest
 
-from nsqflow.broker.storage.changes import Change, Clear, Create, Finish, Load, Pause, Requeue
+from nsqflow.broker.engine.journal import Clear, Create, Finish, Load, Operation, Pause, Requeue
 from nsqflow.broker.storage.database import Database, Page
-from nsqflow.broker.storage.writer import Outcome, Unit, Writer
+from nsqflow.broker.storage.writer import CommitRequest, CommitResult, GroupCommitWriter
 from tests.unit.broker.storage.rows import id_of, put, rows, stored
 
 
 class CountingDatabase(Database):
-    """Knows how many transactions there have been, and can have a broken disk."""
+    """Counts transactions, and can refuse to write."""
 
-    broken = False  # it can be read, and not written
+    broken = False  # it can be read, but not written
 
     def __init__(self, folder: Path) -> None:
         super().__init__(folder)
         self.tried = 0
-        self.most_changes = 0
+        self.max_operations = 0
 
-    def write(self, changes: Iterable[Change]) -> list[Page]:
-        changes = [*changes]
+    def write(self, operations: Iterable[Operation]) -> list[Page]:
+        operations = [*operations]
         self.tried += 1
-        self.most_changes = max(self.most_changes, len(changes))
-        if self.broken and not all(isinstance(change, Load) for change in changes):
+        self.max_operations = max(self.max_operations, len(operations))
+        if self.broken and not all(isinstance(operation, Load) for operation in operations):
             raise OSError("the disk is broken")
-        return super().write(changes)
+        return super().write(operations)
 
 
 @pytest.fixture
@@ -37,120 +37,138 @@ def database(tmp_path: Path) -> Iterator[CountingDatabase]:
     database.close()
 
 
-def failed(outcomes: list[Outcome]) -> list[Unit]:
-    return [unit for outcome in outcomes if outcome.error for unit in outcome.units]
+def failed(results: list[CommitResult]) -> list[CommitRequest]:
+    return [request for result in results if result.error for request in result.requests]
 
 
-def pages(outcomes: list[Outcome]) -> list[Page]:
-    return [page for outcome in outcomes for page in outcome.pages]
+def pages(results: list[CommitResult]) -> list[Page]:
+    return [page for result in results for page in result.pages]
 
 
-def test_all_units_that_wait_share_one_transaction(database: CountingDatabase) -> None:
-    units = [Unit([Create(1, "t", None)]), *(Unit([put(1, n)]) for n in range(1_000))]
-    (outcome,) = Writer(database).write(units)
-    assert (outcome.units, outcome.error) == (units, None)
+def test_all_waiting_requests_share_one_transaction(database: CountingDatabase) -> None:
+    requests = [
+        CommitRequest([Create(1, "t", None)]),
+        *(CommitRequest([put(1, n)]) for n in range(1_000)),
+    ]
+    (result,) = GroupCommitWriter(database).write(requests)
+    assert (result.requests, result.error) == (requests, None)
     assert database.tried == 1
     assert stored(database) == {1: rows(1, range(1_000))}
 
 
-def test_one_bad_unit_fails_alone(database: CountingDatabase) -> None:
-    units = [Unit([Create(1, "t", None)]), *(Unit([put(1, n)]) for n in range(1_000))]
-    bad = units[500] = Unit([put(1, 5_000), put(1, 5_001, due=2**64)])
-    outcomes = Writer(database).write(units)
-    assert failed(outcomes) == [bad]
-    assert [unit for outcome in outcomes for unit in outcome.units] == units
+def test_one_invalid_request_fails_alone(database: CountingDatabase) -> None:
+    requests = [
+        CommitRequest([Create(1, "t", None)]),
+        *(CommitRequest([put(1, n)]) for n in range(1_000)),
+    ]
+    bad = requests[500] = CommitRequest([put(1, 5_000), put(1, 5_001, due=2**64)])
+    results = GroupCommitWriter(database).write(requests)
+    assert failed(results) == [bad]
+    assert [request for result in results for request in result.requests] == requests
     assert database.tried < 30
     assert stored(database) == {1: rows(1, [n for n in range(1_000) if n != 499])}
 
 
-def test_a_unit_that_waits_for_those_before_it_writes_nothing(database: CountingDatabase) -> None:
-    unit = Unit([])
-    (outcome,) = Writer(database).write([unit])
-    assert (outcome.units, outcome.error) == ([unit], None)
+def test_a_request_without_operations_writes_nothing(database: CountingDatabase) -> None:
+    request = CommitRequest([])
+    (result,) = GroupCommitWriter(database).write([request])
+    assert (result.requests, result.error) == ([request], None)
     assert database.tried == 0
 
 
-def test_what_a_failed_unit_says_of_places_holds_and_its_page_is_read(
+def test_queue_operations_of_a_failed_request_are_applied_and_its_page_is_read(
     database: CountingDatabase,
 ) -> None:
-    writer = Writer(database)
-    unit = Unit([Create(1, "t", None), put(1, 1, due=2**64), Load(1, b"", 9), Pause(1, True)])
-    outcomes = writer.write([unit])
-    assert failed(outcomes) == [unit]
-    assert pages(outcomes) == [Page(1, [])]
-    assert not writer.owes
-    assert database.contents().places[0].paused
+    writer = GroupCommitWriter(database)
+    request = CommitRequest(
+        [Create(1, "t", None), put(1, 1, due=2**64), Load(1, b"", 9), Pause(1, True)]
+    )
+    results = writer.write([request])
+    assert failed(results) == [request]
+    assert pages(results) == [Page(1, [])]
+    assert not writer.has_retries
+    assert database.contents().queues[0].paused
 
 
-def test_what_is_owed_comes_before_anything_else(database: CountingDatabase) -> None:
-    writer = Writer(database)
-    writer.write([Unit([Create(1, "t", None), put(1, 1)])])
+def test_failed_operations_are_retried_before_new_ones(database: CountingDatabase) -> None:
+    writer = GroupCommitWriter(database)
+    writer.write([CommitRequest([Create(1, "t", None), put(1, 1)])])
     database.broken = True
-    outcomes = writer.write([Unit([Clear(1), put(1, 2), Load(1, b"", 9)]), Unit([put(1, 3)])])
-    assert len(failed(outcomes)) == 2
-    assert writer.owes
+    results = writer.write(
+        [CommitRequest([Clear(1), put(1, 2), Load(1, b"", 9)]), CommitRequest([put(1, 3)])]
+    )
+    assert len(failed(results)) == 2
+    assert writer.has_retries
     assert writer.write([]) == []
 
     database.broken = False
-    unit = Unit([put(1, 4)])
-    paid, written = writer.write([unit])
-    assert (paid.units, paid.pages, paid.error) == ((), [Page(1, [])], None)
-    assert (written.units, written.error) == ([unit], None)
-    assert not writer.owes
+    request = CommitRequest([put(1, 4)])
+    retried, written = writer.write([request])
+    assert (retried.requests, retried.pages, retried.error) == ((), [Page(1, [])], None)
+    assert (written.requests, written.error) == ([request], None)
+    assert not writer.has_retries
     assert stored(database) == {1: rows(1, [4])}
 
 
-def test_what_is_owed_can_be_paid_without_a_new_unit(database: CountingDatabase) -> None:
-    writer = Writer(database)
+def test_failed_operations_are_retried_without_a_new_request(database: CountingDatabase) -> None:
+    writer = GroupCommitWriter(database)
     database.broken = True
-    writer.write([Unit([Create(1, "t", None), Finish(1, [id_of(1)])])])
+    writer.write([CommitRequest([Create(1, "t", None), Finish(1, [id_of(1)])])])
     database.broken = False
     assert failed(writer.write([])) == []
     assert stored(database) == {1: []}
-    assert not writer.owes
+    assert not writer.has_retries
 
 
-def test_while_something_is_owed_a_new_unit_is_not_even_tried(database: CountingDatabase) -> None:
-    writer = Writer(database)
+def test_while_a_retry_fails_new_requests_fail_without_being_tried(
+    database: CountingDatabase,
+) -> None:
+    writer = GroupCommitWriter(database)
     database.broken = True
-    writer.write([Unit([Create(1, "t", None)])])
+    writer.write([CommitRequest([Create(1, "t", None)])])
     database.tried = 0
-    units = [Unit([put(1, n)]) for n in range(100)]
-    assert failed(writer.write(units)) == units
+    requests = [CommitRequest([put(1, n)]) for n in range(100)]
+    assert failed(writer.write(requests)) == requests
     assert database.tried == 1
-    assert database.most_changes == 1
+    assert database.max_operations == 1
 
 
-def test_a_page_is_read_from_a_disk_that_can_not_be_written(database: CountingDatabase) -> None:
-    writer = Writer(database)
-    writer.write([Unit([Create(1, "t", None), Create(2, "u", None), put(1, 1, 2), put(2, 3)])])
+def test_a_page_can_be_read_while_nothing_can_be_written(database: CountingDatabase) -> None:
+    writer = GroupCommitWriter(database)
+    writer.write(
+        [CommitRequest([Create(1, "t", None), Create(2, "u", None), put(1, 1, 2), put(2, 3)])]
+    )
     database.broken = True
-    unit = Unit([Finish(1, [id_of(1)]), Load(1, id_of(1), 9), Clear(2), Load(2, b"", 9)])
-    first = writer.write([unit])
-    assert failed(first) == [unit]
-    assert [(page.place, len(page.entries)) for page in pages(first)] == [(1, 1)]
+    request = CommitRequest(
+        [Finish(1, [id_of(1)]), Load(1, id_of(1), 9), Clear(2), Load(2, b"", 9)]
+    )
+    first = writer.write([request])
+    assert failed(first) == [request]
+    assert [(page.queue_id, len(page.messages)) for page in pages(first)] == [(1, 1)]
     assert writer.write([]) == []
-    another = Unit([Load(1, b"", 9), put(1, 9)])
+    another = CommitRequest([Load(1, b"", 9), put(1, 9)])
     second = writer.write([another])
     assert failed(second) == [another]
-    assert [(page.place, len(page.entries)) for page in pages(second)] == [(1, 2)]
+    assert [(page.queue_id, len(page.messages)) for page in pages(second)] == [(1, 2)]
 
     database.broken = False
     assert pages(writer.write([])) == [Page(2, [])]
-    assert not writer.owes
+    assert not writer.has_retries
 
 
-def test_what_comes_again_and_again_while_the_disk_is_full_is_written_once(
+def test_repeated_requeues_on_a_full_disk_are_written_once(
     database: CountingDatabase,
 ) -> None:
-    writer = Writer(database)
-    writer.write([Unit([Create(1, "t", None), put(1, 1, 2, 3)])])
+    writer = GroupCommitWriter(database)
+    writer.write([CommitRequest([Create(1, "t", None), put(1, 1, 2, 3)])])
     database.broken = True
     for attempts in range(1, 201):
-        units = [Unit([Requeue(1, id_of(n), attempts, 10 * attempts)]) for n in (1, 2, 3)]
-        assert failed(writer.write(units)) == units
-    writer.write([Unit([Finish(1, [id_of(2)])])])
-    assert database.most_changes <= 3
+        requests = [
+            CommitRequest([Requeue(1, id_of(n), attempts, 10 * attempts)]) for n in (1, 2, 3)
+        ]
+        assert failed(writer.write(requests)) == requests
+    writer.write([CommitRequest([Finish(1, [id_of(2)])])])
+    assert database.max_operations <= 3
 
     database.broken = False
     writer.write([])
@@ -159,7 +177,7 @@ def test_what_comes_again_and_again_while_the_disk_is_full_is_written_once(
     }
 
 
-def test_a_writer_that_is_stopped_begins_nothing(database: CountingDatabase) -> None:
-    writer = Writer(database, lambda: True)
-    assert writer.write([Unit([Create(1, "t", None)])]) == []
+def test_a_stopped_writer_starts_no_transaction(database: CountingDatabase) -> None:
+    writer = GroupCommitWriter(database, lambda: True)
+    assert writer.write([CommitRequest([Create(1, "t", None)])]) == []
     assert database.tried == 0

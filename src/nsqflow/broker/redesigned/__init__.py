@@ -1,0 +1,1 @@
+"""A cluster of the redesigned NSQ: partitions, leaders, ordered consumption, tracing."""

@@ -1,0 +1,1 @@
+"""The consumer: connections, RDY, backoff, the message queue, handlers."""

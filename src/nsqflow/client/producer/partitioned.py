@@ -1,0 +1,165 @@
+"""The accumulator for topics that nsqlookupd names: it knows partitions of the redesigned NSQ.
+
+A message with a key or a partition, and each message of an ordered topic, goes to one partition
+only, in order: one batch is outstanding at a time, and is sent again in its place. If it fails,
+what waits after it fails too. Until the topic was looked up, a key has no partition yet; such
+messages wait in a queue of their own.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from itertools import takewhile
+
+from nsqflow.client.events import EventEmitter
+from nsqflow.client.producer.accumulator import Accumulator
+from nsqflow.client.producer.config import ProducerConfig
+from nsqflow.client.producer.partitioner import make_partitioner
+from nsqflow.client.producer.pool import ConnectionPool
+from nsqflow.client.producer.publish_batch import (
+    Destination,
+    PartitionQueue,
+    PublishBatch,
+    SendStatus,
+    TopicPartition,
+    TopicQueue,
+    preceding_error,
+    topic_of,
+)
+from nsqflow.client.producer.retry import Verdict, judge
+from nsqflow.client.producer.routing import TopicRoute
+from nsqflow.errors import ConfigError, NsqError, ServerError
+from nsqflow.protocol import Dialect
+
+logger = logging.getLogger(__name__)
+
+
+class PartitionedAccumulator(Accumulator):
+    """An accumulator whose batches may belong to a partition."""
+
+    def __init__(self, config: ProducerConfig, pool: ConnectionPool, events: EventEmitter) -> None:
+        self._partition_of = make_partitioner(config.partitioner)
+        self._turns: dict[str, int] = {}  # for ordered topics: the partition of the last batch
+        self._warned: set[str] = set()  # classic topics with tracing switched on
+        super().__init__(config, pool, events)
+
+    def find_destination(self, batch: PublishBatch) -> Destination:
+        """Return where a batch goes; raise ``ConfigError`` for what its topic can't take.
+
+        The key is not needed any more once the partition is known.
+        """
+        if TopicPartition(batch.topic, None) in self._queues:
+            self.flush()  # earlier messages get their partition first, if it is known by now
+        route = self._pool.route(batch.topic)
+        assert route is not None
+        batch.destination = target = self._find_target(batch, route)
+        if target != TopicPartition(batch.topic, None):
+            batch.key = None
+        return target
+
+    def flush(self) -> None:
+        """End the loop turn: find the partitions of batches, hand the batches to senders."""
+        for destination, queue in list(self._queues.items()):
+            route = self._pool.route(topic_of(destination))
+            if route is not None and (route.dialect is not None or route.error is not None):
+                self._settle(destination, queue, route)
+        super().flush()
+
+    # Private methods
+
+    def _settle(self, destination: Destination, queue: TopicQueue, route: TopicRoute) -> None:
+        """Fail batches that the topic can't take; move others to their partitions' queues."""
+        new = list(takewhile(lambda batch: not batch.settled, reversed(queue.batches)))
+        for batch in reversed(new):
+            try:
+                target = self._find_target(batch, route)
+            except ConfigError as error:
+                queue.batches.remove(batch)
+                self._fail(batch, error)
+                if queue.is_ordered:  # those after it have failed too
+                    return
+                continue
+            batch.settled = True
+            if target != destination:
+                queue.batches.remove(batch)
+                self._open.pop(destination, None)
+                batch.destination, batch.key = target, None
+                self._queue_for(target).append(batch)
+
+    def _find_target(self, batch: PublishBatch, route: TopicRoute) -> Destination:
+        if (error := route.check(batch)) is not None:
+            raise error
+        if route.dialect is Dialect.CLASSIC:
+            self._drop_trace(batch)
+        elif batch.key is not None:
+            return self._partition_for(route, batch.key)
+        elif route.meta.ordered and batch.destination == batch.topic:
+            return self._next_partition(route)
+        return batch.destination
+
+    def _partition_for(self, route: TopicRoute, key: bytes) -> TopicPartition:
+        count = route.meta.partition_num
+        known = route.dialect is Dialect.REDESIGNED and count > 0
+        return TopicPartition(route.topic, self._partition_of(key, count) if known else None)
+
+    def _next_partition(self, route: TopicRoute) -> TopicPartition:
+        """Return the next partition of an ordered topic; if possible, one that has a leader."""
+        numbers = sorted(route.leaders) or range(max(1, route.meta.partition_num))
+        last = self._turns.get(route.topic, -1)
+        number = next((each for each in numbers if each > last), numbers[0])
+        self._turns[route.topic] = number
+        return TopicPartition(route.topic, number)
+
+    def _drop_trace(self, batch: PublishBatch) -> None:
+        if batch.trace is not None:
+            batch.trace = None
+            if batch.topic not in self._warned:
+                self._warned.add(batch.topic)
+                logger.warning("%r is a topic of the classic NSQ: it is not traced", batch.topic)
+
+    def _make_queue(self, destination: Destination) -> TopicQueue:
+        is_partition = isinstance(destination, TopicPartition) and destination.partition is not None
+        return PartitionQueue() if is_partition else TopicQueue()
+
+    def _on_done(
+        self,
+        batches: Sequence[PublishBatch],
+        status: SendStatus,
+        nsqd: str,
+        error: NsqError | None,
+    ) -> None:
+        for batch in batches:
+            self._no_longer_outstanding(batch)
+        super()._on_done(batches, status, nsqd, error)
+
+    def _on_refused(self, batch: PublishBatch, nsqd: str, error: ServerError) -> None:
+        if batch.partition is None:  # a classic nsqd
+            super()._on_refused(batch, nsqd, error)
+            return
+        codes, seconds = batch.refused_codes, self._loop.time() - batch.sent_at
+        verdict = judge(error, refusals=codes.count(error.code), seconds=seconds)
+        codes.append(error.code)
+        if verdict is Verdict.UNCERTAIN:
+            self._on_lost([batch], nsqd, error)
+        elif verdict is Verdict.RETRY:
+            batch.refused_by.add(f"{nsqd}/{batch.partition}")
+            self._pool.refresh(batch.topic, batch.partition)
+            self._put_back([batch])
+        elif not self._split_bad(batch, error):
+            self._fail(batch, error)
+
+    def _fail(self, batch: PublishBatch, error: NsqError) -> None:
+        super()._fail(batch, error)
+        queue = self._queues.get(batch.destination)
+        if queue is not None and queue.is_ordered:
+            self._no_longer_outstanding(batch)
+            following, queue.batches = queue.batches, type(queue.batches)()
+            for other in following:
+                super()._fail(other, preceding_error(batch.destination, error))
+
+    def _no_longer_outstanding(self, batch: PublishBatch) -> None:
+        queue = self._queues.get(batch.destination)
+        if queue is not None and queue.outstanding is batch:
+            queue.outstanding = None
+            self._schedule_flush()

@@ -1,0 +1,1 @@
+"""Options of all parts of the package: kinds of values, declarations, TLS and AUTH, reference."""

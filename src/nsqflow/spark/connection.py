@@ -1,0 +1,67 @@
+"""Connects tasks to nsqd, with IDENTIFY, TLS and AUTH as set by the query's options."""
+
+from __future__ import annotations
+
+import socket
+
+import nsqflow
+from nsqflow.protocol import IdentifyRequest, Sub
+from nsqflow.spark.options import Access
+from nsqflow.transport.handshake import ConnectionSettings
+from nsqflow.transport.sync_connection import SyncConnection
+
+_OUTPUT_BUFFER_SIZE = 64 * 1024  # the maximum of an nsqd with default flags
+
+_OPTION_NAMES = {
+    "msg_timeout": "msgTimeout",
+    "auth_secret": "authSecretFile, authSecretEnv or authSecret",
+}
+
+
+def connect(
+    address: str,
+    access: Access,
+    *,
+    topic: str | None = None,
+    channel: str | None = None,
+    msg_timeout: float | None = None,
+    output_buffer_timeout: float | None = None,
+    timeout: float = 10.0,
+) -> SyncConnection:
+    """Connect to nsqd, and subscribe if a topic and a channel are given; times are in seconds.
+
+    Raises ``NetworkError``, ``ServerError``, ``RemoteProtocolError`` or ``ConfigError``, which
+    name the address.
+    """
+    subscription = None if topic is None or channel is None else Sub(topic, channel)
+    settings = connection_settings(access, msg_timeout, output_buffer_timeout)
+    return SyncConnection.open(address, settings, subscription, timeout=timeout)
+
+
+def connection_settings(
+    access: Access, msg_timeout: float | None = None, output_buffer_timeout: float | None = None
+) -> ConnectionSettings:
+    """Return the settings for the connections of a task."""
+    host = socket.gethostname()
+    identify = IdentifyRequest(
+        client_id=host.partition(".")[0],
+        hostname=host,
+        user_agent=f"nsqflow-spark/{nsqflow.__version__}",
+        output_buffer_size=_OUTPUT_BUFFER_SIZE,
+        output_buffer_timeout=_milliseconds(output_buffer_timeout),
+        msg_timeout=_milliseconds(msg_timeout),
+        tls_v1=access.tls,
+        snappy=access.snappy,
+        deflate=access.deflate,
+    )
+    return ConnectionSettings(
+        identify=identify,
+        tls=access.http_context if access.tls else None,
+        secret=access.secret,
+        optional=frozenset({"output_buffer_size", "output_buffer_timeout"}),
+        option_names=_OPTION_NAMES,
+    )
+
+
+def _milliseconds(seconds: float | None) -> int | None:
+    return None if seconds is None else round(seconds * 1000)

@@ -1,0 +1,1 @@
+"""The source: reads topics as a streaming or batch DataFrame."""

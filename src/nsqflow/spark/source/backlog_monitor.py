@@ -1,0 +1,268 @@
+"""Polls nsqd's /stats for the number of messages waiting in the query's channel.
+
+    monitor = BacklogMonitor(options)
+    monitor.create()
+    for backlog in monitor.poll(): ...
+
+It is for synchronous code in one thread: its event loop runs only during a call. Connections stay
+open between calls.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import re
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import replace
+from functools import cache, partial
+from itertools import chain
+from time import monotonic
+
+from nsqflow.address import join_address
+from nsqflow.errors import ConfigError, NetworkError
+from nsqflow.protocol.lookup import Node
+from nsqflow.spark.options import SourceOptions
+from nsqflow.spark.source.allocation import ChannelBacklog
+from nsqflow.spark.source.nsqd_stats import NsqdStatsClient
+from nsqflow.spark.source.offsets import make_key
+from nsqflow.spark.source.topic_lookup import INTERVAL, ServerGroup, TopicLookup, unknown_name
+
+logger = logging.getLogger(__name__)
+
+_TIMEOUT = 5.0
+_CREATE_TIMEOUT = 60.0  # seconds to create all channels on one nsqd, maybe hundreds
+_FLOW_TIMEOUT = 10.0  # seconds for a topic's backlog to reach the channel to be emptied
+_POLL_INTERVAL = 0.02
+_CLOSE_CYCLES = 3  # turns of the loop: an aborted transport closes its socket in one or two
+
+
+class BacklogMonitor:
+    """Polls all nsqd that have topics of one query."""
+
+    def __init__(self, options: SourceOptions) -> None:
+        self._options = options
+        self._pattern = re.compile(options.topic_pattern or "")
+        self._tls = cache(options.access.http_context)
+        servers = options.servers
+        self._lookup = TopicLookup(options, self._tls) if servers.lookupd else None
+        self._clients = {
+            nsqd: self._make_client(nsqd, http, options.topics)
+            for nsqd, http in zip(servers.nsqd, servers.nsqd_http, strict=True)
+        }
+        self._servers = ServerGroup("nsqd")
+        self._lists_topics = bool(servers.nsqd and options.topic_pattern)
+        self._creates_topics = bool(servers.nsqd and options.topics)
+        self._next_listing_at = 0.0
+        self._runner = asyncio.Runner(loop_factory=asyncio.SelectorEventLoop)
+        self._deleted: set[str] = set()
+        self._closed = False
+
+    @property
+    def unreachable(self) -> dict[str, str]:
+        """The nsqd that did not answer the last request, and why."""
+        return dict(self._servers.unreachable)
+
+    def http_of(self, nsqd: str) -> str:
+        """Return the address of the HTTP API of an nsqd that was found."""
+        return self._clients[nsqd].http
+
+    def take_deleted(self) -> set[str]:
+        """Return the keys whose topic was found to be deleted since the last call."""
+        deleted, self._deleted = self._deleted, set()
+        return deleted
+
+    def poll(self, timeout: float = _TIMEOUT) -> list[ChannelBacklog]:
+        """Return the backlogs of all topics on all reachable nsqd, sorted by their keys.
+
+        Each server has ``timeout`` seconds to answer. A missing channel is created at once. Raises
+        ``DiscoveryError`` or ``NetworkError`` if no server is reachable.
+        """
+        return self._runner.run(self._poll(timeout))
+
+    def poll_existing(self) -> list[ChannelBacklog]:
+        """Return the backlogs as ``poll`` does, but create nothing.
+
+        Raises ``ConfigError`` for a topic that no nsqd has, or that has no such channel.
+        """
+        return self._runner.run(self._poll_existing())
+
+    def create(self) -> None:
+        """Create the channel on all nsqd that have the topics.
+
+        On nsqd given by the option ``nsqd`` the topics are created too. A topic that no nsqd has
+        yet is created on nsqlookupd.
+        """
+        self._runner.run(self._create())
+
+    def empty(self) -> None:
+        """Create the channel, and empty it on all reachable nsqd."""
+        self._runner.run(self._empty())
+
+    def close(self) -> None:
+        """Close all connections."""
+        if not self._closed:
+            self._closed = True
+            self._runner.run(self._close())
+            self._runner.close()
+
+    # Private methods
+
+    async def _poll(self, timeout: float) -> list[ChannelBacklog]:
+        await self._refresh(timeout)
+        readings = await self._read(timeout)
+        created = await self._create_missing(readings)
+        self._check_reachable()
+        found = chain(*readings.values(), *created.values())
+        return sorted(found, key=lambda backlog: backlog.key)
+
+    async def _refresh(self, timeout: float) -> None:
+        if self._lookup is not None:
+            if await self._lookup.refresh(timeout):
+                self._update_clients(self._lookup.nodes)
+            if not self._clients:
+                self._lookup.check_reachable()
+
+    def _check_reachable(self) -> None:
+        if self._clients and len(self._servers.unreachable) == len(self._clients):
+            reasons = "; ".join(self._servers.unreachable.values())
+            raise NetworkError(f"no nsqd is reachable: {reasons}")
+
+    async def _poll_existing(self) -> list[ChannelBacklog]:
+        await self._refresh(_TIMEOUT)
+        readings = await self._read(_TIMEOUT)
+        self._check_reachable()
+        found = sorted(chain(*readings.values()), key=lambda backlog: backlog.key)
+        topics = {backlog.topic for backlog in found}
+        unknown = [topic for topic in self._options.topics if topic not in topics]
+        if unknown or not found:
+            raise await self._unknown(unknown[0] if unknown else "")
+        return found
+
+    async def _unknown(self, topic: str) -> ConfigError:
+        """Return the error that names the unknown topic or channel, and similar ones."""
+        requests = {nsqd: client.topics_and_channels for nsqd, client in self._clients.items()}
+        answers = await self._servers.ask(requests, _TIMEOUT)
+        known: dict[str, set[str]] = {}
+        for each in answers.values():
+            for name, channels in each.items():
+                known.setdefault(name, set()).update(channels)
+        asked = [f"nsqd {nsqd}" for nsqd in answers]
+        if self._lookup is not None:
+            for name in await self._lookup.topic_names(_TIMEOUT):
+                known.setdefault(name, set())
+            asked = [f"nsqlookupd {name}" for name in self._lookup.responding] + asked
+        options = self._options
+        pattern = options.topic_pattern or ""
+        return unknown_name(topic, pattern, options.channel, known, asked, self.unreachable)
+
+    async def _create(self) -> None:
+        await self._poll(_TIMEOUT)
+        if self._lookup is None:
+            return
+        known = {topic for client in self._clients.values() for topic in client.topics}
+        for topic in self._options.topics:
+            if topic not in known:
+                await self._lookup.create_channel(topic, self._options.channel, _TIMEOUT)
+
+    async def _empty(self) -> None:
+        await self._create()
+        await self._await_flow()
+        for backlog in await self._poll(_TIMEOUT):
+            await self._clients[backlog.nsqd].empty_channel(backlog.topic)
+
+    async def _await_flow(self) -> None:
+        """Wait until the topics' messages have reached the channel."""
+        deadline = monotonic() + _FLOW_TIMEOUT
+        rounds, held = 0, list[ChannelBacklog]()
+        while rounds < 2 and monotonic() < deadline:  # a message may have been on its way
+            await asyncio.sleep(_POLL_INTERVAL)
+            held = [backlog for backlog in await self._poll(_TIMEOUT) if backlog.topic_depth]
+            rounds = rounds + 1 if all(backlog.topic_paused for backlog in held) else 0
+        for backlog in held:
+            logger.warning(
+                "%s: %d older messages may follow, the topic has not passed them on yet",
+                backlog.key,
+                backlog.topic_depth,
+            )
+
+    async def _close(self) -> None:
+        for client in self._clients.values():
+            client.close()
+        if self._lookup is not None:
+            self._lookup.close()
+        for _ in range(_CLOSE_CYCLES):
+            await asyncio.sleep(0)
+
+    def _update_clients(self, nodes_of: Mapping[str, Collection[Node]]) -> None:
+        """Keep clients for the nsqd that nsqlookupd names, and for others that respond.
+
+        An nsqlookupd that has just been started knows no nsqd yet.
+        """
+        named: dict[str, set[str]] = {}
+        for topic, nodes in nodes_of.items():
+            for node in nodes:
+                self._add_client(node)
+                named.setdefault(node.address, set()).add(topic)
+        for nsqd, client in [*self._clients.items()]:
+            if nsqd in self._servers.unreachable:
+                client.topics.clear()
+            client.topics |= named.get(nsqd, set())
+            if not client.topics:
+                client.close()
+                del self._clients[nsqd]
+        self._servers.keep(self._clients)
+
+    def _add_client(self, node: Node) -> None:
+        http = join_address(node.broadcast_address, node.http_port)
+        before = self._clients.get(node.address)
+        if before is None:
+            self._clients[node.address] = self._make_client(node.address, http)
+        elif before.http != http:
+            before.close()
+            self._clients[node.address] = self._make_client(node.address, http, before.topics)
+
+    def _make_client(self, nsqd: str, http: str, topics: Iterable[str] = ()) -> NsqdStatsClient:
+        return NsqdStatsClient(nsqd, http, self._options.channel, self._tls, topics)
+
+    async def _read(self, timeout: float) -> dict[str, list[ChannelBacklog]]:
+        """Return the backlogs of each nsqd; list the topics first if that is due."""
+        listing = self._lists_topics and monotonic() >= self._next_listing_at
+        if listing:
+            self._next_listing_at = monotonic() + INTERVAL
+        requests = {
+            nsqd: partial(self._read_one, client, listing)
+            for nsqd, client in self._clients.items()
+            if listing or client.topics
+        }
+        return await self._servers.ask(requests, timeout)
+
+    async def _read_one(self, client: NsqdStatsClient, listing: bool) -> list[ChannelBacklog]:
+        if listing:
+            client.topics = set(filter(self._pattern.fullmatch, await client.topic_names()))
+        return await client.backlogs(client.topics)
+
+    async def _create_missing(
+        self, readings: Mapping[str, Collection[ChannelBacklog]]
+    ) -> dict[str, list[ChannelBacklog]]:
+        """Create missing channels; return their backlogs by nsqd."""
+        requests = {}
+        for nsqd, found in readings.items():
+            client = self._clients[nsqd]
+            if missing := client.topics - {backlog.topic for backlog in found}:
+                requests[nsqd] = partial(self._create_on, client, missing)
+        return await self._servers.ask(requests, _CREATE_TIMEOUT)
+
+    async def _create_on(
+        self, client: NsqdStatsClient, topics: Collection[str]
+    ) -> list[ChannelBacklog]:
+        channel = self._options.channel
+        created = set()
+        for topic in sorted(topics):
+            if await client.create_channel(topic, create_topic=self._creates_topics):
+                logger.info("created channel %s of topic %s on %s", channel, topic, client.nsqd)
+                created.add(topic)
+            else:  # the topic was deleted meanwhile; nsqlookupd may name it again
+                client.topics.discard(topic)
+                self._deleted.add(make_key(topic, client.nsqd))
+        return [replace(backlog, exists=False) for backlog in await client.backlogs(created)]

@@ -1,0 +1,352 @@
+"""Plans the batches of a query, in the driver, from backlogs and the totals of the last batch."""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Mapping
+from time import monotonic, sleep
+from typing import Any
+from uuid import uuid4
+
+from nsqflow.errors import ConfigError, DiscoveryError, NetworkError, SpoolError
+from nsqflow.spark.options import SourceOptions
+from nsqflow.spark.source.allocation import (
+    AvailableNowTarget,
+    ChannelBacklog,
+    MinMessagesGate,
+    RetryBackoff,
+    divide,
+    limit_by_bytes,
+    split,
+)
+from nsqflow.spark.source.backlog_monitor import BacklogMonitor
+from nsqflow.spark.source.data_loss import DataLossDetector
+from nsqflow.spark.source.offsets import Offset, split_key
+from nsqflow.spark.spool.layout import (
+    PLANNED,
+    batch_folder,
+    batches_folder,
+    generation_marker,
+    planned_marker,
+)
+from nsqflow.spark.spool.slot_format import PartitionTotals
+from nsqflow.spark.spool.slots import Slots
+from nsqflow.spark.spool.store import ObjectStore, open_store
+
+logger = logging.getLogger(__name__)
+
+_MIN_POLL_INTERVAL = 0.02  # seconds between two polls of the servers, after a batch with rows
+_MAX_POLL_INTERVAL = 0.25  # ... and after some idle seconds: nsqd logs every request
+_LATE = 6.0  # seconds that a timeout may be late: nsqd scans for new channels every five
+_FLOW_TIMEOUT = 1.0  # seconds for a topic's messages to reach a new channel, if not too many
+
+
+class BatchPlanner:
+    """Turns backlogs on the servers into offsets."""
+
+    def __init__(self, options: SourceOptions) -> None:
+        assert options.spool is not None
+        self._options = options
+        self.store: ObjectStore = open_store(options.spool, options.spool_permissions)
+        self._monitor = BacklogMonitor(options)
+        self._backoff = RetryBackoff()
+        self._gate = MinMessagesGate(options.min_messages_per_trigger, options.max_trigger_delay)
+        self._target: AvailableNowTarget | None = None
+        self._empty_keys: set[str] = set()  # keys that had no messages in the last batch
+        self._backlogs: list[ChannelBacklog] = []
+        self._losses = DataLossDetector(
+            self.store.location, options.channel, fail=options.fail_on_data_loss
+        )
+        self._counters: dict[str, Any] = {}  # of the last batch that was read
+        self._spooled: set[int] = set()  # batches in the spool that are not in Spark's log
+        self._new_generation = ""  # the generation that this planner started
+        self._last_read = -1  # the batch whose totals were read last
+        self._polled_at = self._busy_at = 0.0
+        self._unreachable = False  # no server responded to the last poll
+        self._started = False
+        self._available_now = False
+
+    def available_now(self) -> None:
+        """Read what is available now, and no more."""
+        self._available_now = True
+
+    def next(self, start: Offset, limit: int | None) -> Offset:
+        """Return the end of the next batch, or ``start`` itself if there is nothing to read."""
+        self._start(start)
+        if (spooled := self._spooled_batch(start)) is not None:
+            return spooled
+        if not self._poll():
+            return start
+        self._read_last_batch(start)
+        if self._available_now:
+            counts = self._limit_to_target()
+        else:
+            counts = self._available()
+            if self._gate.should_wait(sum(counts.values()), monotonic()):
+                return start
+        plan = self._divide(counts, limit)
+        if not plan:
+            return self._first_offset(start)
+        self._gate.triggered(monotonic())
+        return self._record(start.next(self._generation(start), plan))
+
+    def check_replay(self, end: Offset) -> None:
+        """Check that the spool still has a batch that was planned before."""
+        if self.store.age(planned_marker(end.generation, end.seq)) is None:
+            self._losses.report_missing_batch(end)
+            self._record(end)
+
+    def report(self) -> dict[str, Any]:
+        """Return the backlogs, and the counters of the last batch that was read."""
+        return {
+            "backlog": sum(backlog.available for backlog in self._backlogs),
+            "places": {backlog.key: _described(backlog) for backlog in self._backlogs},
+            "unreachable": dict(self._monitor.unreachable),
+            "spool": self.store.location,
+            "last_batch": self._counters,
+        }
+
+    def mean_sizes(self) -> dict[str, int]:
+        """Return the mean size of a message of each key, by nsqd's counters; 0 if unknown."""
+        return {backlog.key: backlog.mean_size for backlog in self._backlogs}
+
+    def close(self) -> None:
+        """Close the connections to the servers."""
+        self._monitor.close()
+
+    # Private methods
+
+    def _start(self, start: Offset) -> None:
+        if self._started:
+            return
+        self.store.probe()
+        self._check_generation(start)
+        if self._options.starting_position == "latest" and not start.generation:
+            self._monitor.empty()
+        else:
+            self._monitor.create()
+        self._spooled = self._find_batches(start)
+        self._losses.check_checkpoint(start, self._spooled)
+        self._started = True
+
+    def _check_generation(self, start: Offset) -> None:
+        """Check that the spool belongs to the checkpoint and to this channel."""
+        if not start.generation:
+            return
+        marker = generation_marker(start.generation)
+        try:
+            channel = json.loads(bytes(self.store.read(marker)))["channel"]
+        except FileNotFoundError:
+            logger.warning(
+                "spoolLocation %r has nothing of generation %s: messages that are delivered twice "
+                "may not be recognized",
+                self.store.location,
+                start.generation,
+            )
+            return
+        except (ValueError, TypeError, KeyError) as error:
+            logger.warning("%s is damaged and not used: %s", self._path(marker), error)
+            return
+        if channel != self._options.channel:
+            raise ConfigError(
+                f"channel {self._options.channel!r}; the checkpoint is that of a query on channel "
+                f"{channel!r}. Give a new query a new checkpointLocation"
+            )
+
+    def _find_batches(self, start: Offset) -> set[int]:
+        """Return the batches after ``start`` that are in the spool and not empty."""
+        if not start.generation:
+            return set()
+        folder = batches_folder(start.generation)
+        later = [name for name in self.store.names(folder) if int(name) > start.seq]
+        contents = {int(name): self.store.names(f"{folder}/{name}") for name in later}
+        return {seq for seq, names in contents.items() if PLANNED in names and len(names) > 1}
+
+    def _spooled_batch(self, start: Offset) -> Offset | None:
+        """Return the next batch as it was planned before, if it is in the spool.
+
+        Then the checkpoint was restored to an earlier batch, and the messages are finished.
+        """
+        if start.seq + 1 not in self._spooled:
+            return None
+        marker = planned_marker(start.generation, start.seq + 1)
+        try:
+            return Offset.decode(json.loads(bytes(self.store.read(marker))))
+        except (ValueError, AttributeError) as error:
+            folder = self._path(batch_folder(start.generation, start.seq + 1))
+            raise SpoolError(
+                f"{self._path(marker)} is damaged: {error}. Put the file back, or remove the "
+                f"folder {folder} and start once with failOnDataLoss=false to continue without "
+                "the batch"
+            ) from None
+
+    def _path(self, name: str) -> str:
+        return f"{self.store.location}/{name}"
+
+    def _poll(self) -> bool:
+        """Poll the servers, but not too often; return whether one of them responded."""
+        now = monotonic()
+        idle = now - self._busy_at
+        interval = min(_MAX_POLL_INTERVAL, max(_MIN_POLL_INTERVAL, idle / 50))
+        if (wait := self._polled_at + interval - now) > 0:
+            sleep(wait)
+        try:
+            self._backlogs = self._monitor.poll()
+        except (NetworkError, DiscoveryError) as error:
+            if not self._polled_at:
+                raise
+            # They may come back; but a run with availableNow must not end as if all were read.
+            if self._available_now:
+                raise
+            if not self._unreachable:
+                logger.warning("%s; trying again", error)
+            self._unreachable = True
+            self._polled_at = monotonic()
+            return False
+        self._unreachable = False
+        self._polled_at = monotonic()
+        self._losses.check_backlogs(self._backlogs, self._monitor.take_deleted())
+        return True
+
+    def _read_last_batch(self, start: Offset) -> None:
+        """Read the totals of the last batch, once."""
+        if start.seq == self._last_read:
+            return
+        known = self._last_read >= 0
+        self._last_read = start.seq
+        if not start.seq:
+            return
+        now = self._busy_at = monotonic()
+        whole = PartitionTotals()
+        for key, planned in start.plan.items():
+            totals = PartitionTotals()
+            for id in start.partition_ids():
+                if id.key == key:
+                    totals += Slots(self.store, id.folder).totals()[0]
+            whole += totals
+            # Dropped or requeued messages also show that there is a backlog.
+            received = totals.rows + totals.lost + totals.duplicates + totals.dead_lettered
+            received += totals.requeued
+            self._backoff.record(key, sum(planned), received, now)
+            if self._target is not None and known:
+                self._record_target(self._target, key, totals.rows, received)
+        self._counters = {"seq": start.seq} | whole.counters()
+
+    def _record_target(
+        self, target: AvailableNowTarget, key: str, rows: int, received: int
+    ) -> None:
+        target.record(key, rows)
+        if received:
+            self._empty_keys.discard(key)
+        elif key in self._empty_keys:
+            target.give_up(key)  # other consumers take what is planned
+        else:
+            self._empty_keys.add(key)
+
+    def _available(self) -> dict[str, int]:
+        now = monotonic()
+        return {
+            backlog.key: backlog.available
+            for backlog in self._backlogs
+            if self._backoff.allowed(backlog.key, now)
+        }
+
+    def _limit_to_target(self) -> dict[str, int]:
+        """Return the available part of the target; wait for messages in flight."""
+        deadline = monotonic() + self._options.msg_timeout + _LATE
+        if self._target is None:
+            self._await_all(deadline)
+            self._await_flow()
+            self._target = AvailableNowTarget(self._backlogs)
+        while True:
+            counts = self._target.limit(
+                {backlog.key: backlog.available for backlog in self._backlogs}
+            )
+            remaining = self._target.remaining()
+            missing = {key for key in remaining if split_key(key)[1] in self._monitor.unreachable}
+            coming = any(
+                backlog.in_flight and backlog.key in remaining for backlog in self._backlogs
+            )
+            if counts or not (coming or missing):
+                return counts
+            if monotonic() > deadline:
+                self._check_reachable()
+                return counts
+            self._poll()
+
+    def _await_all(self, deadline: float) -> None:
+        """Wait for nsqd that do not respond: their messages belong to the target too."""
+        while self._monitor.unreachable and monotonic() < deadline:
+            self._poll()
+        self._check_reachable()
+
+    def _check_reachable(self) -> None:
+        if not self._monitor.unreachable:
+            return
+        reasons = "; ".join(self._monitor.unreachable.values())
+        text = f"not everything can be read, as some nsqd don't answer: {reasons}"
+        if self._options.fail_on_data_loss:
+            raise NetworkError(f"{text}; start with failOnDataLoss=false to continue without them")
+        logger.warning("%s; continuing without them", text)
+
+    def _await_flow(self) -> None:
+        """Wait until the topics' messages have reached the channel and are counted there.
+
+        nsqd does not count messages on their way, so two polls must agree.
+        """
+        deadline = monotonic() + _FLOW_TIMEOUT
+        before: list[ChannelBacklog] = []
+        while before != self._backlogs or any(backlog.topic_depth for backlog in before):
+            before = self._backlogs
+            if monotonic() > deadline or not self._poll():
+                return
+
+    def _divide(self, counts: Mapping[str, int], limit: int | None) -> dict[str, list[int]]:
+        options = self._options
+        if options.max_bytes_per_trigger is not None:
+            by_bytes = limit_by_bytes(counts, self.mean_sizes(), options.max_bytes_per_trigger)
+            limit = min((each for each in (limit, by_bytes) if each is not None), default=None)
+        parts, max_each = options.partitions_per_nsqd, options.max_messages_per_partition
+        return {
+            key: split(budget, parts, max_each) for key, budget in divide(counts, limit).items()
+        }
+
+    def _first_offset(self, start: Offset) -> Offset:
+        """Return ``start``, or for the initial offset one with a generation and without a plan.
+
+        Spark logs it with an empty batch in any case. So a query that restarts knows that it
+        started before, and ``startingPosition=latest`` does not empty the channel again.
+        """
+        return start if start.generation else self._record(Offset(self._generation(start)))
+
+    def _generation(self, start: Offset) -> str:
+        if not start.generation and not self._new_generation:
+            self._new_generation = uuid4().hex
+        return start.generation or self._new_generation
+
+    def _record(self, end: Offset) -> Offset:
+        """Write the markers before Spark logs the offset, so that a missing one means a loss."""
+        if self.store.age(generation_marker(end.generation)) is None:
+            if end.seq > 1:
+                logger.warning("%r was emptied under the query", self.store.location)
+            self.store.write(generation_marker(end.generation), describe(self._options))
+        self.store.write(planned_marker(end.generation, end.seq), json.dumps(end.encode()).encode())
+        return end
+
+
+def describe(options: SourceOptions) -> bytes:
+    """Return the content of a generation's marker."""
+    return json.dumps({"channel": options.channel, "topics": list(options.topics)}).encode()
+
+
+def _described(backlog: ChannelBacklog) -> dict[str, Any]:
+    return {
+        "depth": backlog.depth,
+        "topic_depth": backlog.topic_depth,
+        "in_flight": backlog.in_flight,
+        "deferred": backlog.deferred,
+        "requeues": backlog.requeues,
+        "timeouts": backlog.timeouts,
+        "paused": backlog.paused or backlog.topic_paused,
+    }

@@ -1,0 +1,317 @@
+"""The source as Spark calls it: a stream of batches, or a table of a channel's current messages.
+
+Spark creates two stream readers. One lives in a process of the driver for the whole query and is
+asked for offsets and partitions; the other is pickled for the tasks, where ``read`` runs. They
+share nothing, so creating one does nothing.
+
+For a table, Spark asks for the partitions once for each ``load()`` and keeps them. Their generation
+names the rows in the spool: the DataFrame has the same rows however often it is evaluated.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+from uuid import uuid4
+
+from pyspark.sql.datasource import DataSourceReader, DataSourceStreamReader, InputPartition
+from pyspark.sql.streaming.datasource import (
+    ReadAllAvailable,
+    ReadLimit,
+    ReadMaxRows,
+    SupportsTriggerAvailableNow,
+)
+
+from nsqflow.errors import ConfigError
+from nsqflow.spark.internals import hide_traceback
+from nsqflow.spark.options import SourceOptions
+from nsqflow.spark.source.offsets import Offset, PartitionId, split_key
+from nsqflow.spark.spool.layout import batches_folder, generation_marker, planned_marker
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from nsqflow.spark.source.planner import BatchPlanner
+    from nsqflow.spark.spool.cleaner import SpoolCleaner
+    from nsqflow.spark.spool.store import ObjectStore
+
+logger = logging.getLogger(__name__)
+
+PEEK = 10_000  # messages per nsqd and topic that mode=peek reads by default
+MAX_AGE = 24 * 3600.0  # seconds for which the spool keeps the rows of a table
+
+_PREFIX = "batch-"  # of the generations of tables
+
+
+class NsqInputPartition(InputPartition):
+    """What one task may pull from one nsqd; with the options, everything that the task needs."""
+
+    def __init__(
+        self,
+        id: PartitionId,
+        budget: int,
+        max_bytes: int | None = None,
+        mean_size: int = 0,
+        http: str = "",
+    ) -> None:
+        super().__init__(id)
+        self.id = id
+        self.budget = budget
+        """The maximum number of messages."""
+        self.max_bytes = max_bytes
+        self.mean_size = mean_size
+        """Bytes of a message, by nsqd's counters; 0 if unknown."""
+        self.http = http
+        """The address of the nsqd's HTTP API, for mode=peek."""
+        self.topic, self.nsqd = split_key(id.key)
+
+
+class NsqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """Reads topics of NSQ; every replay of a batch has the same rows."""
+
+    def __init__(self, options: SourceOptions) -> None:
+        self._options = options
+        self._planned_here: set[int] = set()
+
+    # In the driver
+
+    def initialOffset(self) -> dict[str, Any]:  # noqa: N802
+        """Return the offset before all batches; it has no generation, as Spark does not log it."""
+        return Offset().encode()
+
+    def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
+        """Return the maximum number of messages in a batch."""
+        return ReadMaxRows(self._options.max_messages_per_trigger)
+
+    def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
+        """Read only what is available at the start."""
+        self._planner.available_now()
+
+    @hide_traceback()
+    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
+        """Return the end of the next batch; ``start`` if there is nothing to read."""
+        before = Offset.decode(start)
+        end = self._planner.next(before, _max_rows(limit))
+        if end is before:
+            return start
+        self._planned_here.add(end.seq)
+        return end.encode()
+
+    def reportLatestOffset(self) -> dict[str, Any]:  # noqa: N802
+        """Return the backlog on the servers, for the query's progress."""
+        forgotten = self._cleaner.forgotten if "_cleaner" in vars(self) else 0
+        return self._planner.report() | {"forgotten": forgotten}
+
+    @hide_traceback()
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
+        """Return the partitions of a batch, from its end alone, which has the plan."""
+        if start == end:
+            return []
+        offset = Offset.decode(end)
+        if offset.seq not in self._planned_here:
+            self._planner.check_replay(offset)
+        return self._partitions(offset)
+
+    def commit(self, end: dict[str, Any]) -> None:
+        """Release a batch and all before it; Spark waits for this."""
+        offset = Offset.decode(end)
+        self._planned_here = {seq for seq in self._planned_here if seq > offset.seq}
+        self._cleaner.committed(offset.generation, offset.seq)
+
+    def stop(self) -> None:
+        """End the query; Spark seldom calls this, and ends the process anyway."""
+        if "_cleaner" in vars(self):
+            self._cleaner.finish(5.0)
+        if "_planner" in vars(self):
+            self._planner.close()
+
+    # In a task
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """Yield the rows of a partition; several tasks may do so, repeatedly and at once."""
+        from nsqflow.spark.source.partition_reader import read_partition
+
+        assert isinstance(partition, NsqInputPartition)
+        return read_partition(partition, self._options)
+
+    # Private methods
+
+    @cached_property
+    def _planner(self) -> BatchPlanner:
+        from nsqflow.spark.source.planner import BatchPlanner
+
+        return BatchPlanner(self._options)
+
+    @cached_property
+    def _cleaner(self) -> SpoolCleaner:
+        from nsqflow.spark.spool.cleaner import SpoolCleaner
+
+        cleaner = SpoolCleaner(
+            self._planner.store,
+            retain=self._options.spool_retention_batches,
+            everything=self._options.dedupe == "always",
+        )
+        cleaner.start()
+        return cleaner
+
+    def _partitions(self, offset: Offset) -> list[InputPartition]:
+        from nsqflow.spark.source.allocation import share_bytes
+
+        means = self._planner.mean_sizes()
+        bytes_of: Mapping[str, list[int]] | None = None
+        if self._options.max_bytes_per_trigger is not None:
+            bytes_of = share_bytes(self._options.max_bytes_per_trigger, offset.plan)
+        return [
+            NsqInputPartition(
+                id,
+                offset.plan[id.key][id.number],
+                None if bytes_of is None else bytes_of[id.key][id.number],
+                means.get(id.key, 0),
+            )
+            for id in offset.partition_ids()
+        ]
+
+
+class InvalidOptionsReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """Stands in for a reader with invalid options: the first call of Spark raises the error.
+
+    Which call that is depends on the trigger, and on whether there is a checkpoint.
+    """
+
+    def __init__(self, error: ConfigError) -> None:
+        self._error = error
+
+    @hide_traceback()
+    def initialOffset(self) -> dict[str, Any]:  # noqa: N802
+        """Raise the error."""
+        raise self._error
+
+    @hide_traceback()
+    def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
+        """Raise the error."""
+        raise self._error
+
+    @hide_traceback()
+    def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
+        """Raise the error."""
+        raise self._error
+
+    @hide_traceback()
+    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
+        """Raise the error."""
+        raise self._error
+
+    @hide_traceback()
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
+        """Raise the error."""
+        raise self._error
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """Raise the error."""
+        raise self._error
+
+
+class NsqBatchReader(DataSourceReader):
+    """Reads a channel's current messages; with ``mode=peek``, requeues them."""
+
+    def __init__(self, options: SourceOptions) -> None:
+        self._options = options
+        self._peek = options.mode == "peek"
+
+    # In the driver
+
+    @hide_traceback()
+    def partitions(self) -> Sequence[InputPartition]:
+        """Return the partitions; if there are none, Spark itself makes one that is None."""
+        from nsqflow.spark.source.backlog_monitor import BacklogMonitor
+
+        with closing(BacklogMonitor(self._options)) as monitor:
+            if self._peek:
+                backlogs = monitor.poll_existing()
+            else:
+                monitor.create()
+                backlogs = monitor.poll()
+            https = {backlog.key: monitor.http_of(backlog.nsqd) for backlog in backlogs}
+        plan = self._plan({backlog.key: backlog.available for backlog in backlogs})
+        means = {backlog.key: backlog.mean_size for backlog in backlogs}
+        end = Offset().next(f"{_PREFIX}{uuid4().hex}", plan)
+        if not self._peek:
+            self._record(end)
+        return [
+            NsqInputPartition(
+                id,
+                end.plan[id.key][id.number],
+                mean_size=means[id.key],
+                http=https[id.key],
+            )
+            for id in end.partition_ids()
+        ]
+
+    # In a task
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """Yield the rows of a partition."""
+        from nsqflow.spark.source.partition_reader import read_partition
+        from nsqflow.spark.source.peek import peek_partition
+
+        if not isinstance(partition, NsqInputPartition):
+            return iter(())
+        read = peek_partition if self._peek else read_partition
+        return read(partition, self._options)
+
+    # Private methods
+
+    def _plan(self, available: dict[str, int]) -> dict[str, list[int]]:
+        from nsqflow.spark.source.allocation import split
+
+        options = self._options
+        max_each = options.max_messages_per_partition
+        if self._peek:
+            limit = max_each or PEEK
+            return {key: [min(count, limit)] for key, count in available.items() if count}
+        parts = options.partitions_per_nsqd
+        return {key: split(count, parts, max_each) for key, count in available.items() if count}
+
+    def _record(self, end: Offset) -> None:
+        from nsqflow.spark.source.planner import describe
+        from nsqflow.spark.spool.store import open_store
+
+        options = self._options
+        assert options.spool is not None
+        store = open_store(options.spool, options.spool_permissions)
+        store.probe()
+        _remove_old_tables(store)
+        store.write(generation_marker(end.generation), describe(options))
+        store.write(planned_marker(end.generation, end.seq), json.dumps(end.encode()).encode())
+
+
+def _remove_old_tables(store: ObjectStore) -> None:
+    """Remove the rows of tables read long ago: Spark does not say when they are done."""
+    for name in store.names(""):
+        if name.startswith(_PREFIX):
+            try:
+                _remove_if_old(store, name)
+            except ConfigError as error:  # it belongs to another user of a shared folder
+                logger.debug("%s stays in the spool: %s", name, error)
+
+
+def _remove_if_old(store: ObjectStore, generation: str) -> None:
+    age = store.age(generation_marker(generation))
+    # Without its marker, its removal was interrupted.
+    if age is None or age > MAX_AGE:
+        logger.info("removing %s from the spool", generation)
+        for name in store.names(batches_folder(generation)):
+            store.remove(planned_marker(generation, int(name)))
+        store.remove(generation)
+
+
+def _max_rows(limit: ReadLimit) -> int | None:
+    if isinstance(limit, ReadMaxRows):
+        return limit.max_rows
+    if isinstance(limit, ReadAllAvailable):
+        return None
+    raise ConfigError(f"limit {limit!r} is not supported: must be ReadMaxRows or ReadAllAvailable")

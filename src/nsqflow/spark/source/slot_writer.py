@@ -1,0 +1,246 @@
+"""Writes what an nsqd delivers into the slots of a partition, on a thread.
+
+For each chunk: pull, drop duplicates, write the slot, ask for the next chunk, finish. What is in
+the spool is finished at once, so that nothing stays in flight for a slow reader: the thread runs
+ahead of it up to the partition's budget, and the reader gets slots beyond ``_MAX_AHEAD`` from the
+spool.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Sequence
+from contextlib import closing
+from queue import SimpleQueue
+from time import monotonic
+from typing import TYPE_CHECKING
+from uuid import uuid4
+
+from nsqflow.errors import NetworkError, SpoolError
+from nsqflow.spark.connection import connect
+from nsqflow.spark.options import SourceOptions
+from nsqflow.spark.source.chunk_filter import ChunkFilter
+from nsqflow.spark.source.pull import MAX_CHUNK, Chunk, PullSubscription
+from nsqflow.spark.spool.dedup import SeenIds, split_ids
+from nsqflow.spark.spool.slot_format import (
+    FinConfirmation,
+    PartitionTotals,
+    Slot,
+    SlotFooter,
+    packed_ids,
+)
+from nsqflow.spark.spool.slots import Slots
+from nsqflow.transport.sync_connection import SyncConnection
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from nsqflow.spark.source.reader import NsqInputPartition
+
+logger = logging.getLogger(__name__)
+
+_MAX_AHEAD = 4  # slots kept in memory for the reader, at most
+_CONNECT_TIMEOUT = 10.0  # seconds until an nsqd with planned messages must be reachable
+_MAX_FAILURES = 5  # consecutive connections that fail before a slot is written
+_SAMPLE_SIZE = 10  # messages from which a mean size is computed
+_OUTPUT_BUFFER_TIMEOUT = 0.05  # seconds after which nsqd sends what does not fill its buffer
+
+
+class SlotWriter(threading.Thread):
+    """Writes slots until the partition is complete, another task is faster, or ``stop()``."""
+
+    def __init__(
+        self,
+        partition: NsqInputPartition,
+        options: SourceOptions,
+        slots: Slots,
+        seen: SeenIds,
+        number: int,
+        totals: PartitionTotals,
+    ) -> None:
+        super().__init__(name=f"nsqflow-spark-{partition.id.key}", daemon=True)
+        self.written: SimpleQueue[Slot | int | BaseException | None] = SimpleQueue()
+        """Slots for the reader, or their numbers where it must read them from the spool; then an
+        error if there was one; then None."""
+        self._partition = partition
+        self._options = options
+        self._slots = slots
+        self._filter = ChunkFilter(partition, options, seen)
+        self._number = number
+        self._totals = totals
+        self._stopping = threading.Event()  # (threading.Thread has a private method _stop)
+        self._done = False
+        self._failures = 0
+        self._start_writer()
+
+    @property
+    def number(self) -> int:
+        """The slot to be written next: all before it exist."""
+        return self._number
+
+    def stop(self) -> None:
+        """End soon; what is not in the spool is requeued."""
+        self._stopping.set()
+
+    def run(self) -> None:
+        """Write slots; runs on the thread."""
+        try:
+            while not self._done and not self._stopping.is_set():
+                self._write_by_one_connection()
+        except BaseException as error:
+            self.written.put(error)
+        finally:
+            self.written.put(None)
+
+    # Private methods
+
+    def _start_writer(self) -> None:
+        """Take a new writer id: one for each connection, whose FINs are confirmed together."""
+        self._writer = uuid4().hex
+        self._wrote: list[int] = []
+        self._settled: set[bytes] = set()
+        self._requeued = 0
+
+    def _write_by_one_connection(self) -> None:
+        self._start_writer()
+        link = self._open()
+        if link is None:
+            if not self._stopping.is_set():
+                self._end_without_nsqd()
+            return
+        with closing(link):
+            self._filter.connected()
+            pull = PullSubscription(link, self._stopping)
+            try:
+                self._write_slots(pull, link.reply.max_rdy_count)
+                self._requeued += pull.barrier()
+                self._confirm(pull)
+            except NetworkError as error:
+                # Pulled and not written: delivered again. Written: its FINs are unconfirmed.
+                self._failures = 0 if self._wrote else self._failures + 1
+                if self._failures >= _MAX_FAILURES:
+                    raise
+                logger.warning("%s; %s", error, "was at its end" if self._done else "reconnecting")
+
+    def _open(self) -> SyncConnection | None:
+        """Connect; None if that fails and ``failOnDataLoss`` lets the query continue without it."""
+        partition, options = self._partition, self._options
+        deadline = monotonic() + _CONNECT_TIMEOUT
+        while True:
+            try:
+                return connect(
+                    partition.nsqd,
+                    options.access,
+                    topic=partition.topic,
+                    channel=options.channel,
+                    msg_timeout=options.msg_timeout,
+                    output_buffer_timeout=_OUTPUT_BUFFER_TIMEOUT,
+                )
+            except NetworkError as error:
+                if self._stopping.wait(0.2):
+                    return None
+                if monotonic() < deadline:
+                    continue
+                if not options.fail_on_data_loss:
+                    logger.warning("%s; continuing without the messages planned from it", error)
+                    return None
+                left = partition.budget - self._totals.rows
+                raise NetworkError(
+                    f"{error}: {left} messages of topic {partition.topic!r} were planned from "
+                    "there. Bring that nsqd back, or start once with failOnDataLoss=false to go on "
+                    "without"
+                ) from error
+
+    def _write_slots(self, pull: PullSubscription, max_rdy: int) -> None:
+        want = self._want(max_rdy)
+        pull.set_rdy(want)
+        while not self._done and not self._stopping.is_set():
+            max_age = self._options.msg_timeout / 3
+            chunk = pull.next_chunk(want, self._options.idle_timeout, max_age)
+            if self._stopping.is_set():
+                pull.set_rdy(0)  # or nsqd would push the requeued messages again
+                self._requeue(pull, split_ids(chunk.ids()))
+                return
+            want = self._write_slot(pull, chunk, max_rdy)
+
+    def _write_slot(self, pull: PullSubscription, chunk: Chunk, max_rdy: int) -> int:
+        """Write a chunk to the spool and answer it; return the size of the next chunk."""
+        found = self._filter.filter(chunk, self._totals)
+        totals = self._totals + found.totals
+        if monotonic() - chunk.started_at > self._options.msg_timeout / 3:
+            pull.touch(split_ids(chunk.ids()))
+        complete = found.full or totals.rows >= self._partition.budget
+        try:
+            created = self._create_slot(found.rows, totals, last=chunk.idle or complete)
+        except SpoolError:
+            pull.requeue_all(split_ids(chunk.ids()))
+            raise
+        ids = b"" if found.rows is None else packed_ids(found.rows)
+        if not created:
+            self._done = True
+            ids, excess = b"", [*found.excess, *split_ids(ids)]
+        else:
+            excess = found.excess
+        want = 0 if self._done else self._want(max_rdy)
+        pull.set_rdy(want)  # before the FINs, after which nsqd pushes more
+        pull.finish(b"".join([ids, *found.finished]))
+        self._settled |= found.settled
+        self._requeue(pull, excess)
+        return want
+
+    def _create_slot(
+        self, rows: pa.RecordBatch | None, totals: PartitionTotals, last: bool
+    ) -> bool:
+        """Create the next slot; False if another task was faster."""
+        if rows is None and not last:
+            # The whole chunk was dropped and is finished now, some of it for earlier slots.
+            self._slots.mark_count(self._number, totals.rows)
+            self._totals = totals
+            return True
+        totals += PartitionTotals(requeued=self._requeued)
+        footer = SlotFooter(writer=self._writer, last=last, totals=totals)
+        written = self._slots.create(self._number, rows, footer)
+        if written is None:
+            return False
+        self._requeued, self._totals = 0, written.totals
+        self._done = last
+        self._wrote.append(self._number)
+        is_ahead = self.written.qsize() >= _MAX_AHEAD
+        self.written.put(self._number if is_ahead else Slot(written, rows))
+        self._number += 1
+        return True
+
+    def _requeue(self, pull: PullSubscription, ids: Sequence[bytes]) -> None:
+        if ids:
+            pull.requeue(ids)
+            self._requeued += len(ids)
+
+    def _confirm(self, pull: PullSubscription) -> None:
+        if pull.all_failures_identified:
+            confirmation = FinConfirmation(
+                slots=self._wrote,
+                failed=b"".join(sorted(pull.failed)),
+                settled=b"".join(sorted(self._settled - pull.failed)),
+                requeued=self._requeued,
+            )
+            self._slots.confirm(self._writer, confirmation)
+
+    def _end_without_nsqd(self) -> None:
+        self._create_slot(None, self._totals, last=True)
+        self._done = True  # even if another task was faster: its slots are read
+
+    def _want(self, max_rdy: int) -> int:
+        """Return how many messages to pull next: what fits into memory and the partition.
+
+        What does not fit is requeued, which counts as one more attempt. So where bytes are limited
+        this asks for half of what should fit, and at first for ``_SAMPLE_SIZE``, because nsqd's
+        mean size is that of the topic's whole life.
+        """
+        partition, totals = self._partition, self._totals
+        mean = max(1, totals.bodies // totals.rows if totals.rows else partition.mean_size)
+        want = min(partition.budget - totals.rows, max_rdy, MAX_CHUNK // mean)
+        if partition.max_bytes is not None:
+            fitting = (partition.max_bytes - totals.bodies) // (2 * mean)
+            want = min(want, fitting if totals.rows else min(fitting, _SAMPLE_SIZE))
+        return max(1, want)
