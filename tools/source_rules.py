@@ -15,6 +15,7 @@ import sys
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
+from typing import TypeGuard
 
 ROOT = Path(__file__).resolve().parent.parent
 SOURCE = "src/nsqflow"
@@ -27,6 +28,9 @@ FOREIGN_PRIVATE_NAMES = {
     "spark/internals.py": "what pyspark has no public call for",
     "cli/completion_install.py": "typer has no public call for the shell's name",
 }
+
+_SELF = ("self", "cls", "super()")
+_BY_NAME = ("getattr", "setattr", "hasattr", "delattr", "attrgetter", "methodcaller")
 
 # Modules that are short on purpose.
 SHORT_MODULES = {
@@ -42,7 +46,6 @@ SHORT_MODULES = {
     "extras.py": "imported by error paths only",
     "loopback.py": "keeps socket out of nsqflow.address, which the protocol imports",
     "transport/plaintext.py": "logs for both connections what the handshake, without I/O, must not",
-    "pipelines/reachability.py": "the one part of pipelines that opens sockets",
 }
 
 # Classes that share a name on purpose.
@@ -142,19 +145,21 @@ def check_size(name: str, lines: int) -> Iterator[str]:
 
 
 def check_private_names(name: str, tree: ast.Module) -> Iterator[str]:
-    """Yield private names that a module uses and does not define; those of ``self`` are its own."""
-    if name in FOREIGN_PRIVATE_NAMES:
-        return
-    own = set(_defined_names(tree))
+    """Yield private names that a module uses and no class of it defines.
+
+    Those of ``self`` are its own, or inherited. A module in ``FOREIGN_PRIVATE_NAMES`` may use those
+    of a library, but import none of this package.
+    """
+    own = set(_defined_in_classes(tree))
     for node in ast.walk(tree):
-        if isinstance(node, ast.ImportFrom):
-            for alias in node.names:
-                if _is_private(alias.name):
-                    yield f"{name}:{node.lineno} imports {alias.name} of {node.module}"
-        elif isinstance(node, ast.Attribute) and _is_private(node.attr) and node.attr not in own:
-            value = ast.unparse(node.value)
-            if value not in ("self", "cls", "super()"):
-                yield f"{name}:{node.lineno} uses {value}.{node.attr}, which is private elsewhere"
+        for module, private in _private_imports(node):
+            if module.startswith("nsqflow.") or name not in FOREIGN_PRIVATE_NAMES:
+                yield f"{name}:{node.lineno} imports {private} of {module}"
+        if name in FOREIGN_PRIVATE_NAMES:
+            continue
+        for value, private in _private_uses(node):
+            if private not in own and value not in _SELF:
+                yield f"{name}:{node.lineno} uses {value}.{private}, which is private elsewhere"
 
 
 def check_docstrings(name: str, tree: ast.Module) -> Iterator[str]:
@@ -179,20 +184,57 @@ def check_prose(paths: Iterable[Path], words: Mapping[str, str] = WORDS) -> Iter
             yield f"{where}:{number} says {match[0]!r}: {plainer[match.lastindex - 1]}"
 
 
-def _defined_names(tree: ast.Module) -> Iterator[str]:
-    for node in ast.walk(tree):
-        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
-            yield node.name
-        elif isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store):
-            yield node.attr
-        elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
-            yield node.id
-        elif isinstance(node, ast.Constant) and isinstance(node.value, str):
-            yield node.value  # __slots__
+def _defined_in_classes(tree: ast.Module) -> Iterator[str]:
+    """Yield the names of methods and attributes that the classes of a module define."""
+    for owner in ast.walk(tree):
+        if not isinstance(owner, ast.ClassDef):
+            continue
+        for node in ast.walk(owner):
+            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+                yield node.name
+            elif _is_stored(node) and ast.unparse(node.value) in _SELF:
+                yield node.attr
+        for statement in owner.body:
+            targets = [n.id for n in ast.walk(statement) if _is_assigned(n)]
+            yield from targets
+            if targets == ["__slots__"]:
+                constants = (n.value for n in ast.walk(statement) if isinstance(n, ast.Constant))
+                yield from (value for value in constants if isinstance(value, str))
+
+
+def _is_stored(node: ast.AST) -> TypeGuard[ast.Attribute]:
+    return isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store)
+
+
+def _is_assigned(node: ast.AST) -> TypeGuard[ast.Name]:
+    return isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)
+
+
+def _private_imports(node: ast.AST) -> Iterator[tuple[str, str]]:
+    """Yield the module and the name of each private name, or private module, that is imported."""
+    if isinstance(node, ast.ImportFrom):
+        module = "." * node.level + (node.module or "")
+        names = [*module.split("."), *(alias.name for alias in node.names)]
+        yield from ((module, name) for name in names if _is_private(name))
+    elif isinstance(node, ast.Import):
+        for alias in node.names:
+            yield from ((alias.name, part) for part in alias.name.split(".") if _is_private(part))
+
+
+def _private_uses(node: ast.AST) -> Iterator[tuple[str, str]]:
+    """Yield what a private attribute is read from, written to or matched on, and its name."""
+    if isinstance(node, ast.Attribute) and _is_private(node.attr):
+        yield ast.unparse(node.value), node.attr
+    elif isinstance(node, ast.MatchClass):
+        yield from ((ast.unparse(node.cls), n) for n in node.kwd_attrs if _is_private(n))
+    elif isinstance(node, ast.Call) and ast.unparse(node.func).rpartition(".")[2] in _BY_NAME:
+        value = ast.unparse(node.args[0]) if len(node.args) > 1 else "..."
+        texts = [n.value for n in node.args if isinstance(n, ast.Constant)]
+        yield from ((value, n) for n in texts if isinstance(n, str) and _is_private(n))
 
 
 def _is_private(name: str) -> bool:
-    return name.startswith("_") and not name.startswith("__")
+    return name.startswith("_") and name.strip("_") != "" and not name.startswith("__")
 
 
 if __name__ == "__main__":
