@@ -152,14 +152,15 @@ def check_private_names(name: str, tree: ast.Module) -> Iterator[str]:
     """
     own = set(_defined_in_classes(tree))
     for node in ast.walk(tree):
+        line = getattr(node, "lineno", 0)
         for module, private in _private_imports(node):
             if module.startswith("nsqflow.") or name not in FOREIGN_PRIVATE_NAMES:
-                yield f"{name}:{node.lineno} imports {private} of {module}"
+                yield f"{name}:{line} imports {private} of {module}"
         if name in FOREIGN_PRIVATE_NAMES:
             continue
         for value, private in _private_uses(node):
             if private not in own and value not in _SELF:
-                yield f"{name}:{node.lineno} uses {value}.{private}, which is private elsewhere"
+                yield f"{name}:{line} uses {value}.{private}, which is private elsewhere"
 
 
 def check_docstrings(name: str, tree: ast.Module) -> Iterator[str]:
