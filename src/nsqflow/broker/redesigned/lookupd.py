@@ -143,7 +143,8 @@ class ClusterLookupdApi:
     def _member(self, number: int) -> dict[str, Any]:
         host, port = self._cluster.lookupd_host_and_port(number)
         return {
-            "ID": f"{host}:0:0:nsqlookup",
+            # Real servers have the port of their RPC where the port of HTTP is here.
+            "ID": f"{host}:{port}:0:nsqlookup",
             "NodeIP": host,
             "TcpPort": "0",  # the nodes are in the same process
             "HttpPort": str(port),
