@@ -79,7 +79,7 @@ def test_an_nsqd_lost_for_good_is_an_error_that_says_how_to_go_on_without(
         stream = stream_of(spark, tmp_path, one, two, maxMessagesPerTrigger=str(EACH))
         said = (
             rf"{two.tcp_address}: .*: {EACH // 2} messages of topic '{stream.topic}' were planned "
-            "from there. Bring that nsqd back, or start once with failOnDataLoss=false"
+            "from there; bring that nsqd back, or start once with failOnDataLoss=false"
         )
         with pytest.raises(StreamingQueryException, match=said):
             stream.run(fault, each=once_planned(1, two.kill))
@@ -96,7 +96,7 @@ def test_an_nsqd_that_comes_back_has_what_was_planned_from_it(
 ) -> None:
     with begin(tmp_path, "one") as one, begin(tmp_path, "two") as two:
         stream = stream_of(spark, tmp_path, one, two, maxMessagesPerTrigger=str(EACH))
-        with pytest.raises(StreamingQueryException, match="Bring that nsqd back"):
+        with pytest.raises(StreamingQueryException, match="bring that nsqd back"):
             stream.run(Fault("nsqd gone", tmp_path), each=once_planned(1, two.stop))
         with begin_again(tmp_path, "two", two):
             stream.run()

@@ -320,7 +320,10 @@ def _source(given: Mapping[str, Any]) -> SourceOptions:
     if source.spool is None and source.mode == "consume":
         raise ConfigError(f"spoolLocation is missing: must be {_LOCATION}")
     if "spool_permissions" in given and (source.spool or "").startswith("s3:"):
-        raise ConfigError("spoolPermissions is for a path: on S3 the bucket's policy decides")
+        raise ConfigError(
+            f"spoolPermissions={source.spool_permissions!r} is invalid for a spool on S3: the "
+            "bucket's policy decides there"
+        )
     _check_limits(source, given)
     _check_dead_letters(source)
     return source
@@ -330,8 +333,8 @@ def _check_limits(source: SourceOptions, given: Mapping[str, Any]) -> None:
     low, high = source.min_messages_per_trigger, source.max_messages_per_trigger
     if low is None and "max_trigger_delay" in given:
         raise ConfigError(
-            f"maxTriggerDelay={source.max_trigger_delay:g}s without minMessagesPerTrigger: it is "
-            "how long fewer messages than that may wait"
+            f"maxTriggerDelay={source.max_trigger_delay:g}s is invalid without "
+            "minMessagesPerTrigger: it is how long fewer messages than that may wait"
         )
     if low is not None and low > high:
         raise ConfigError(

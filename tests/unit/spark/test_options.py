@@ -364,7 +364,7 @@ def test_a_batch_cannot_be_made_to_wait_for_more_than_it_may_have() -> None:
 
 def test_a_delay_without_anything_to_wait_for_is_refused() -> None:
     words = refused(parse_stream, READ | {"maxTriggerDelay": "5m"})
-    assert words.startswith("maxTriggerDelay=300s without minMessagesPerTrigger: ")
+    assert words.startswith("maxTriggerDelay=300s is invalid without minMessagesPerTrigger: ")
 
 
 def test_idle_timeout_must_be_less_than_msg_timeout() -> None:

@@ -193,5 +193,5 @@ def test_a_folder_whose_creator_died_gets_its_mode_later(
 
 
 def test_permissions_are_refused_where_they_protect_nothing() -> None:
-    with pytest.raises(ConfigError, match="spoolPermissions is for a path: on S3 the bucket's"):
+    with pytest.raises(ConfigError, match="is invalid for a spool on S3"):
         parse_stream(BASE | {"spoolLocation": "s3://bucket/spool", "spoolPermissions": "owner"})

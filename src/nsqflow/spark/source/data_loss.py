@@ -46,7 +46,7 @@ class DataLossDetector:
         first = min(found, default=start.seq + 1)
         if first > start.seq + 1:
             self._report(
-                f"the checkpoint was taken back to batch {start.seq}, but spoolLocation "
+                f"the checkpoint was restored to batch {start.seq}, but spoolLocation "
                 f"{self._location!r} begins with batch {first} (spoolRetentionBatches): the "
                 f"messages of the {first - start.seq - 1} between them are finished and gone"
             )

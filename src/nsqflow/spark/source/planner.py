@@ -150,8 +150,8 @@ class BatchPlanner:
             return
         if channel != self._options.channel:
             raise ConfigError(
-                f"channel {self._options.channel!r}; the checkpoint is that of a query on channel "
-                f"{channel!r}. Give a new query a new checkpointLocation"
+                f"channel={self._options.channel!r} is invalid: the checkpoint is that of a query "
+                f"on channel {channel!r}; give a new query a new checkpointLocation"
             )
 
     def _find_batches(self, start: Offset) -> set[int]:

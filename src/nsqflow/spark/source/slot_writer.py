@@ -148,8 +148,8 @@ class SlotWriter(threading.Thread):
                 left = partition.budget - self._totals.rows
                 raise NetworkError(
                     f"{error}: {left} messages of topic {partition.topic!r} were planned from "
-                    "there. Bring that nsqd back, or start once with failOnDataLoss=false to go on "
-                    "without"
+                    "there; bring that nsqd back, or start once with failOnDataLoss=false to "
+                    "continue without them"
                 ) from error
 
     def _write_slots(self, pull: PullSubscription, max_rdy: int) -> None:
