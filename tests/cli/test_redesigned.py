@@ -19,8 +19,8 @@ pytestmark = pytest.mark.usefixtures("empty_folder")
 
 VERSION = "0.3.7-HA.1.9.7"
 STATEMENT = (
-    "this version of nsqflow lists its topics, channels and nodes by --lookupd; "
-    "all else it does with the classic NSQ alone"
+    "of the redesigned NSQ, this version of nsqflow lists topics, channels and nodes (--lookupd); "
+    "everything else needs a classic NSQ"
 )
 LISTLOOKUP = {
     "lookupdleader": {"NodeIP": "127.0.0.1", "HttpPort": "4161", "TcpPort": "4160"},

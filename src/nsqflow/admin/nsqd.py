@@ -69,7 +69,7 @@ class Nsqd(HttpApi):
         """
         query = name_query(topic)
         if not body:
-            raise LocalProtocolError("empty message body; nsqd refuses it")
+            raise LocalProtocolError("empty message body: nsqd rejects empty messages")
         if delay is not None:
             query["defer"] = _milliseconds(delay)
         await self._publish("/pub", query, body)

@@ -51,7 +51,7 @@ def broker(
         typer.Option(
             "--data-path",
             metavar="FOLDER",
-            help="Where to store messages; without it they are in memory, and gone at the end.",
+            help="Where to store messages; without it they are kept in memory and lost at exit.",
         ),
     ] = None,
     redesigned: Annotated[
@@ -59,8 +59,8 @@ def broker(
         typer.Option(
             "--redesigned",
             help="Run a cluster of the redesigned NSQ: nodes with partitions and leaders, and two "
-            "nsqlookupd, in memory. Node N is 2 x N above the first port, the nsqlookupd' HTTP "
-            "APIs are 11 and 13 above.",
+            "nsqlookupd, in memory. Node N is 2 x N above the first port, the HTTP APIs of "
+            "the nsqlookupd are 11 and 13 above.",
         ),
     ] = False,
     nodes: Annotated[
@@ -218,8 +218,8 @@ class LocalRedesignedCluster:
                 print(f"nsqd        {tcp}, HTTP {http}")
             for lookupd in cluster.lookupd_addresses:
                 print(f"nsqlookupd  HTTP {lookupd}")
-            print("messages    in memory, and gone at the end")
-            print("Ctrl-C ends it.")
+            print("messages    only in memory")
+            print("Press Ctrl-C to stop.")
         sys.stdout.flush()
 
     async def stop(self) -> None:

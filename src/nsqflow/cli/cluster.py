@@ -17,9 +17,9 @@ from nsqflow.protocol.names import is_valid_name
 
 R = TypeVar("R")
 
-CLASSIC_ALONE = (
-    "this version of nsqflow lists its topics, channels and nodes by --lookupd; "
-    "all else it does with the classic NSQ alone"
+CLASSIC_ONLY = (
+    "of the redesigned NSQ, this version of nsqflow lists topics, channels and nodes (--lookupd); "
+    "everything else needs a classic NSQ"
 )
 
 _SHOWN = 5  # names in a hint
@@ -108,7 +108,7 @@ def is_redesigned(version: str) -> bool:
 
 def redesigned(where: str, version: str) -> CommandError:
     """Return the error for a server of the redesigned NSQ."""
-    return CommandError(f"{where} is of the redesigned NSQ (version {version})", CLASSIC_ALONE)
+    return CommandError(f"{where} is of the redesigned NSQ (version {version})", CLASSIC_ONLY)
 
 
 def no_nsqd(servers: CliServers) -> CommandError:

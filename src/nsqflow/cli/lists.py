@@ -74,10 +74,10 @@ def nodes(
     return report_errors(cluster)
 
 
-def report_errors(cluster: CliCluster, *, in_vain: bool = False) -> int:
-    """Print the errors of servers, with hints if ``in_vain``; return the exit code."""
+def report_errors(cluster: CliCluster, *, all_failed: bool = False) -> int:
+    """Print the errors of servers, with hints if ``all_failed``; return the exit code."""
     for error in cluster.errors:
-        print_err(one_line(error) if in_vain else error_message(error))
+        print_err(one_line(error) if all_failed else error_message(error))
     return FAILED if cluster.errors else OK
 
 

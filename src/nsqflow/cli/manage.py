@@ -52,7 +52,7 @@ def create(
             _print_result(one.server, target, result, topic_existed=one.topic_existed)
     else:
         _print_created(target, done)
-    return report_errors(cluster, in_vain=not done)
+    return report_errors(cluster, all_failed=not done)
 
 
 def delete(
@@ -115,7 +115,7 @@ def empty(
         print(f"emptied {target} on {servers}: {about}{dropped} dropped")
         if target.channel is None and (held := target.messages(found) - target.depth(found)):
             print_err(f"its channels hold {count(held, 'message')}: nsqflow empty {topic} CHANNEL")
-    return report_errors(cluster, in_vain=not done)
+    return report_errors(cluster, all_failed=not done)
 
 
 def pause(
@@ -253,7 +253,7 @@ def _report(
             _print_result(server, target, result)
     elif done:
         print(f"{result} {target} on {_where(done)}")
-    return report_errors(cluster, in_vain=not done)
+    return report_errors(cluster, all_failed=not done)
 
 
 def _print_result(server: str, target: TopicOrChannel, result: str, **more: Any) -> None:

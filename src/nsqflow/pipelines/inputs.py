@@ -85,11 +85,11 @@ def _import(step: Step, name: str) -> ModuleType:
         raise step.ref.error(
             "python", f"{problem}next to the file first, then on Python's path"
         ) from error
-    _have_travel(folder)
+    _pickle_by_value(folder)
     return module
 
 
-def _have_travel(folder: Path) -> None:
+def _pickle_by_value(folder: Path) -> None:
     """Pickle the modules of a folder by value: executors do not have them."""
     from pyspark import cloudpickle
 

@@ -29,7 +29,7 @@ def session(
     """
     from pyspark.errors import PySparkException
 
-    with _few_words():
+    with _quiet_loggers():
         spark = _start(pipeline, master, on_stderr, conf)
         if not _is_debugged():
             silence_accumulators(spark)
@@ -71,20 +71,20 @@ def _start(
 
 
 @contextmanager
-def _few_words() -> Iterator[None]:
+def _quiet_loggers() -> Iterator[None]:
     """Silence loggers that print errors with a stack: they are reported in one line."""
     root, py4j = logging.getLogger(), logging.getLogger("py4j")
     logging.getLogger("SQLQueryContextLogger").disabled = True
     py4j.setLevel(logging.DEBUG if _is_debugged() else logging.CRITICAL)
-    root.addFilter(_is_no_news)
+    root.addFilter(_is_not_py4j)
     try:
         yield
     finally:
-        root.removeFilter(_is_no_news)
+        root.removeFilter(_is_not_py4j)
         py4j.setLevel(logging.NOTSET)
 
 
-def _is_no_news(record: logging.LogRecord) -> bool:
+def _is_not_py4j(record: logging.LogRecord) -> bool:
     # py4j logs the end of the JVM, and raises an error as well.
     return record.module != "java_gateway"
 

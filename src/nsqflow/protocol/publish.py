@@ -166,7 +166,7 @@ def _encode_line(name: str, topic: str, partition: int | None) -> bytes:
 
 def _check_body(body: bytes) -> None:
     if not body:
-        raise LocalProtocolError("empty message body; the servers refuse it")
+        raise LocalProtocolError("empty message body: nsqd rejects empty messages")
 
 
 class Bodies(list[bytes]):

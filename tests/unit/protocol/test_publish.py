@@ -63,7 +63,7 @@ class Huge(bytes):
         return 2**31
 
 
-EMPTY = "empty message body; the servers refuse it"
+EMPTY = "empty message body: nsqd rejects empty messages"
 
 REFUSED = [
     (Pub("t", b""), EMPTY),

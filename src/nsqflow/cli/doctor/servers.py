@@ -12,7 +12,7 @@ from email.utils import parsedate_to_datetime
 
 from nsqflow.address import parse_http_address
 from nsqflow.admin import Lookupd, NsqdNode
-from nsqflow.cli.cluster import CLASSIC_ALONE, CliCluster, is_answer, is_redesigned
+from nsqflow.cli.cluster import CLASSIC_ONLY, CliCluster, is_answer, is_redesigned
 from nsqflow.cli.connect_check import identify
 from nsqflow.cli.doctor.finding import Finding, note, ok, problem
 from nsqflow.cli.errors import CommandError, error_message, hint_for
@@ -85,7 +85,7 @@ async def _lookupd(servers: CliServers, address: str) -> list[Finding]:
         return [problem(subject, _reason(error, lookupd.address), remedy)]
     # Only a redesigned nsqlookupd has this path.
     if cluster is not None or is_redesigned(version):
-        found = note(subject, f"version {version}, redesigned", CLASSIC_ALONE)
+        found = note(subject, f"version {version}, redesigned", CLASSIC_ONLY)
     else:
         found = ok(subject, f"version {version}, classic")
     return [found, *await _clock(servers, address)]
@@ -110,7 +110,7 @@ async def _tcp(servers: CliServers, node: NsqdNode, errors: list[NsqError]) -> F
         return problem(subject, _reason(error, node.address), remedy)
     if is_redesigned(version):
         # Reported for its nsqlookupd already.
-        remedy = "" if node.registration else CLASSIC_ALONE
+        remedy = "" if node.registration else CLASSIC_ONLY
         return note(subject, f"version {version}, redesigned", remedy)
     return ok(subject, f"version {version}, classic")
 
