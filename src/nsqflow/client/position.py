@@ -39,10 +39,10 @@ LATEST = Position("special", -1)
 
 
 def parse_position(name: str, value: object, now: float) -> Position:
-    """Return the position; raise ``ConfigError`` for what is none, or is in the future.
+    """Return the position; raise ``ConfigError`` if the value is not one, or is in the future.
 
-    ``name`` is the user's name of the argument, ``now`` the time in seconds since 1970: nsqd
-    takes a time in the future, or one in milliseconds, silently for the end.
+    ``name`` is the user's name of the argument, ``now`` the time in seconds since 1970. nsqd would
+    silently read a time in the future, or one in milliseconds, as the end.
     """
     if isinstance(value, datetime):
         return _at(name, value, value, now)

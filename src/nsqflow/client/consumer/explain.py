@@ -113,7 +113,7 @@ def _connected(coordinator: Coordinator, subscription: Subscription, now: float)
         words.append(f"RDY {state.wanted} as soon as other connections release it")
     effective = subscription.effective_rdy
     if effective < state.rdy:
-        words.append(f"nsqd lets it count as {effective}, after failed answers and timeouts")
+        words.append(f"nsqd applies only {effective} of it, after failed answers and timeouts")
     words.append(state.reason.value)
     if state.last_message_at is None:
         words.append("no message yet: is there anything in the channel?")

@@ -41,7 +41,7 @@ class OrderedGate:
         return passed
 
     def leave(self, messages: Iterable[Message]) -> list[Message]:
-        """Return the messages that follow those of these that had passed."""
+        """Return the messages that may pass now that these are answered."""
         following = []
         for message in messages:
             partition = message.partition
@@ -66,7 +66,7 @@ class OrderedGate:
 class PartitionOrder:
     """The last message of an ordered partition: whether the next one follows it.
 
-    nsqd's attempts are no count of its deliveries: they begin again with each leader.
+    nsqd's attempts do not count all deliveries: they begin again with each leader.
     """
 
     def __init__(self) -> None:

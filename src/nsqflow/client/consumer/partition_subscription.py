@@ -19,7 +19,7 @@ from nsqflow.trace import write_line
 if TYPE_CHECKING:
     from nsqflow.client.consumer.partition_coordinator import PartitionCoordinator
 
-_SLOW_DOWN = 5  # failed answers from which on nsqd lets RDY count less
+_SLOW_DOWN = 5  # failed answers from which on nsqd applies less than RDY
 _MAX_ERRORS = 4 * _SLOW_DOWN  # above RDY
 
 
@@ -47,7 +47,7 @@ class PartitionSubscription(Subscription):
 
     @property
     def effective_rdy(self) -> int:
-        """What nsqd makes of RDY after failed answers and timeouts."""
+        """The RDY that nsqd applies after failed answers and timeouts."""
         if self._errors < _SLOW_DOWN or self.rdy <= 1:
             return self.rdy
         return min(self.rdy, max(1, self.rdy - self._errors + _SLOW_DOWN))
@@ -64,7 +64,7 @@ class PartitionSubscription(Subscription):
         return expired, soonest
 
     def count_finished(self, messages: Iterable[Message]) -> None:
-        """Take off what FINs make up for: each two errors, and more if they are few."""
+        """Lower the number of errors as nsqd does: by two or more for each FIN."""
         if not self._errors:  # nearly always
             return
         for _ in range(sum(message.answer is FIN for message in messages)):

@@ -1,8 +1,8 @@
-"""Starting a channel of the redesigned NSQ where the user likes (``start_from``).
+"""Moves a channel of the redesigned NSQ to a position (the option ``start_from``).
 
 A seek moves the channel's cursor on the leader of each partition. A change of leaders may undo
-it, so after each one the consumer looks where the channel is, and if it is ahead of what the
-consumer has finished, moves it back there. It is never moved forward: other consumers of the
+it, so after each one the consumer checks the position, and if it is ahead of what the consumer
+has finished, moves it back there. It is never moved forward: other consumers of the
 channel may not have finished what lies before.
 """
 

@@ -90,7 +90,7 @@ class Subscription(ConnectionHandler):
 
     @property
     def effective_rdy(self) -> int:
-        """What nsqd makes of RDY."""
+        """The RDY that nsqd applies."""
         return self.rdy
 
     @property

@@ -16,7 +16,7 @@ from nsqflow.broker.redesigned.engine.log import PartitionLog
 
 
 class FinishedWindow:
-    """The cursor, and the finished messages behind it."""
+    """The cursor, and the finished messages after it."""
 
     __slots__ = ("cursor", "finished", "stretches")
 
@@ -24,7 +24,7 @@ class FinishedWindow:
         self.cursor = cursor
         """The index of the oldest message that is not finished."""
         self.finished: set[int] = set()
-        """The indexes behind the cursor that are finished."""
+        """The indexes after the cursor that are finished."""
         self.stretches = 0
         """How many disjoint stretches they are."""
 
@@ -50,7 +50,7 @@ class FinishedWindow:
         return cursor != begin
 
     def move(self, cursor: int) -> None:
-        """Move the cursor and forget what is finished behind it."""
+        """Move the cursor and forget what is finished after it."""
         self.cursor = cursor
         self.finished.clear()
         self.stretches = 0

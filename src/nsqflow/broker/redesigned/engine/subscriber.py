@@ -29,11 +29,11 @@ class DeliverySettings:
     req_to_end_threshold: int = 900 * 10**9
     """A longer delay takes a message out of memory and of the log's order."""
     max_confirm_win: int = 500
-    """How many stretches of finished messages may lie behind the cursor."""
+    """How many stretches of finished messages may lie after the cursor."""
     random_percent: Callable[[], int] = lambda: 0
     """Returns a number from 0 to 99, for the sample rate."""
     shuffle: Callable[[list[Any]], None] = lambda messages: None
-    """Changes the order of what a client leaves behind that disconnects."""
+    """Changes the order of the messages that a client had in flight when it disconnected."""
 
 
 class PartitionSubscriber:
