@@ -115,11 +115,6 @@ class PartitionApi(HttpApi):
         query = _query(topic, partition, channel)
         await self._call("POST", "/channel/setoffset", query, position.encode())
 
-    async def set_order(self, topic: str, partition: int, channel: str, ordered: bool) -> None:
-        """Make a channel ordered or not; if not, its consumers are disconnected."""
-        query = _query(topic, partition, channel) | {"order": str(ordered).lower()}
-        await self._call("POST", "/channel/setorder", query)
-
     async def finish_message(
         self, topic: str, partition: int, channel: str, internal_id: int
     ) -> None:

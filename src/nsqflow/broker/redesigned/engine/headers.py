@@ -9,7 +9,6 @@ from typing import Any
 
 TRACE_ID = "##trace_id"
 TAG = "##client_dispatch_tag"
-MAX_TAG_SIZE = 100
 
 Filter = Callable[[bytes], bool]
 """Returns whether a message with these headers is to be delivered."""
