@@ -250,13 +250,15 @@ class PartitionCommandHandler(CommandHandler):
         except Refused as refused:
             client.fail(refused.code, refused.text)
             return
+        existed = command.channel in partition.channels
         channel = partition.channel(command.channel)
         if start is not None and not channel.subscribers:
             channel.move(start)
         subscriber = self._make_subscriber(partition, command)
         channel.add(subscriber)
         if ordered:
-            channel.order(True)
+            # nsqd has read the first message ahead, and reads it again.
+            channel.order(True, repeats=int(existed and node.cluster.hazards.repeat_messages))
         self._partition, self._log_channel = partition, channel
         self._subscribe(channel, subscriber)
 

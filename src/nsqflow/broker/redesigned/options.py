@@ -67,7 +67,10 @@ class ClusterOptions:
         "(`-allow-write-with-nochannels`)",
     )
     repeat_messages: bool = option(
-        False, Boolean(), "a change of leaders repeats messages of ordered channels"
+        False,
+        Boolean(),
+        "a change of leaders repeats messages of ordered channels, and so does the first ordered "
+        "subscription to a channel that was made without one",
     )
     skip_unfinished: bool = option(
         False,

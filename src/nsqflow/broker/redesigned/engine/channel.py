@@ -267,11 +267,11 @@ class PartitionChannel:
         self.paused = paused
         self._mark_dirty(self)
 
-    def order(self, ordered: bool) -> list[PartitionSubscriber]:
+    def order(self, ordered: bool, repeats: int = 0) -> list[PartitionSubscriber]:
         """Make the channel ordered or not; return the subscribers that must be closed."""
         if ordered is self.ordered:
             return []
-        self.ordered = ordered
+        self.ordered, self.repeats = ordered, repeats
         if not ordered:
             return [*self.subscribers]
         self.subscribers.drop_in_flight()

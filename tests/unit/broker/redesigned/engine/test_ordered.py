@@ -78,6 +78,16 @@ def test_a_channel_that_becomes_ordered_begins_at_its_cursor() -> None:
     assert bench.attempts() == [(b"o-2", 1)]
 
 
+def test_a_channel_that_becomes_ordered_may_repeat_its_first_message() -> None:
+    bench = Workbench()
+    bench.publish(b"o-0", b"o-1")
+    subscriber = bench.subscribe(rdy=1)
+    bench.channel.order(True, repeats=1)
+    assert bench.attempts() == [(b"o-0", 1), (b"o-0", 1)]
+    bench.finish(subscriber, 0)
+    assert bench.attempts() == [(b"o-1", 1)]
+
+
 def test_a_channel_that_is_ordered_no_more_closes_its_consumers() -> None:
     bench = ordered()
     subscriber = bench.subscribe(rdy=5)
