@@ -19,12 +19,14 @@ from nsqflow.errors import ConfigError
 from nsqflow.protocol.names import check_topic
 
 logger = logging.getLogger("nsqflow.trace")
+_warnings = logging.getLogger("nsqflow")  # the lines of the other one are JSON
 
 TRACED_TOPICS: set[str] = set()
 """The topics that are traced now; change it by ``set_tracing``."""
 
 MAX_TRACE_ID = 2**64 - 1
 _random = random.SystemRandom()
+_warned: set[str] = set()  # classic topics, since their tracing was switched on
 
 
 def set_tracing(topic: str, on: bool) -> None:
@@ -33,7 +35,18 @@ def set_tracing(topic: str, on: bool) -> None:
     On a topic of the classic NSQ it has no effect but a warning.
     """
     check_topic(topic)
-    (TRACED_TOPICS.add if on else TRACED_TOPICS.discard)(topic)
+    if on:
+        TRACED_TOPICS.add(topic)
+    else:
+        TRACED_TOPICS.discard(topic)
+        _warned.discard(topic)
+
+
+def warn_of_classic(topic: str) -> None:
+    """Log, once, that a topic of the classic NSQ is not traced, if its tracing is switched on."""
+    if topic in TRACED_TOPICS and topic not in _warned:
+        _warned.add(topic)
+        _warnings.warning("%r is a topic of the classic NSQ: it is not traced", topic)
 
 
 def is_traced(topic: str) -> bool:

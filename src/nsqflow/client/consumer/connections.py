@@ -18,6 +18,7 @@ from nsqflow.client.events import EventEmitter
 from nsqflow.client.reconnect import Reconnector, endpoint_name
 from nsqflow.errors import NsqError, ServerError
 from nsqflow.protocol import Dialect, LookupAnswer, Node, TopicMeta
+from nsqflow.trace import warn_of_classic
 from nsqflow.transport.connection import Connection
 from nsqflow.transport.dial import DialQueue
 from nsqflow.transport.handshake import is_final
@@ -190,6 +191,8 @@ class NsqdConnections:
                 self._refuted_again = answer > self._refuted
             raise
         self._refuted = 0
+        if endpoint.partition is None:
+            warn_of_classic(self._topic)
         if self.poller is not None:
             self.poller.connected(_key(endpoint))
         return connection

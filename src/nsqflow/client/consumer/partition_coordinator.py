@@ -46,7 +46,6 @@ class PartitionCoordinator(Coordinator):
         self._backoffs: dict[int, Backoff] = {}
         self._postponed: dict[Message, float] = {}  # failed messages, and when they are requeued
         self._seeker: ChannelSeeker | None = None
-        self._warned_of_tracing = False
         if config.start_from is not None:
             start = parse_positions("start_from", config.start_from, time.time())
             self._seeker = ChannelSeeker(topic, channel, start, config)
@@ -91,7 +90,6 @@ class PartitionCoordinator(Coordinator):
                 f"{name}={value!r} is invalid: {self.topic!r} is a topic of the classic NSQ, which "
                 "has no partitions, order, headers or positions"
             )
-        self._warn_of_tracing()
 
     def _check_topic(self) -> bool:
         """Return whether to subscribe in order; raise for options that the topic does not have."""
@@ -173,12 +171,12 @@ class PartitionCoordinator(Coordinator):
             super().flush(subscription)
             return
         messages = subscription.take_answers()
-        if messages and self.topic in TRACED_TOPICS:
-            trace_answers(subscription, messages)
         if messages and self._seeker is not None:
             self._seeker.answered(messages)
         if messages and subscription.ordered:
             messages = self._postpone(subscription, messages)
+        if messages and self.topic in TRACED_TOPICS:
+            trace_answers(subscription, messages)
         if messages:
             self._settle(subscription, messages)
             subscription.count_finished(messages)
@@ -298,6 +296,8 @@ class PartitionCoordinator(Coordinator):
             self._release_postponed(subscription, message)
 
     def _release_postponed(self, subscription: Subscription, message: Message) -> None:
+        if self.topic in TRACED_TOPICS:
+            trace_answers(subscription, [message])
         expired = subscription.release([message])
         if expired:
             self.rdy.orphans_answered(expired)
@@ -381,11 +381,6 @@ class PartitionCoordinator(Coordinator):
     def _close_queue(self, error: BaseException | None = None) -> None:
         super()._close_queue(error)
         self._requeue_due(inf)
-
-    def _warn_of_tracing(self) -> None:
-        if self.topic in TRACED_TOPICS and not self._warned_of_tracing:
-            self._warned_of_tracing = True
-            logger.warning("%r is a topic of the classic NSQ: it is not traced", self.topic)
 
 
 def _place(message: PartitionMessage) -> tuple[int, int, int]:

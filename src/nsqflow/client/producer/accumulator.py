@@ -18,7 +18,8 @@ from typing import Any
 
 from nsqflow.client.events import EventEmitter
 from nsqflow.client.producer.config import ProducerConfig
-from nsqflow.client.producer.pool import ConnectionPool, PartitionSender, Sender
+from nsqflow.client.producer.partition_sender import PartitionSender
+from nsqflow.client.producer.pool import ConnectionPool, Sender
 from nsqflow.client.producer.publish_batch import (
     Destination,
     PublishBatch,
@@ -34,12 +35,20 @@ from nsqflow.client.producer.semaphore import WeightedSemaphore
 from nsqflow.client.reconnect_schedule import TRIGGER_GAP
 from nsqflow.errors import NsqError, PublishUncertain, ServerError
 from nsqflow.protocol import check_topic
+from nsqflow.trace import warn_of_classic
 
 _NOT_STORED = ("E_PUB_FAILED", "E_DPUB_FAILED")  # another nsqd may be able to store it
 _BAD_MESSAGE = ("E_BAD_MESSAGE", "E_BAD_BODY")  # a single message of the batch may be the cause
 _SWEEP_GAP = 0.02  # seconds between sweeps: each visits all batches
 
 _check_topic = lru_cache(maxsize=1024)(check_topic)
+
+
+def drop_trace(batch: PublishBatch) -> None:
+    """Publish without the trace id that ``set_tracing`` asks for: classic nsqd have none."""
+    if batch.trace is not None:
+        batch.trace = None
+        warn_of_classic(batch.topic)
 
 
 class Accumulator:
@@ -94,7 +103,7 @@ class Accumulator:
         error = refuse_redesigned(batch, "it is for topics of the redesigned NSQ; pass lookupd=")
         if error is not None:
             raise error
-        batch.trace = None  # asked for by set_tracing() alone
+        drop_trace(batch)
         return batch.destination
 
     def send_batch(self, batch: PublishBatch, wait: bool = True) -> PublishFuture:

@@ -8,13 +8,13 @@ messages wait in a queue of their own.
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Sequence
 from itertools import takewhile
 
 from nsqflow.client.events import EventEmitter
-from nsqflow.client.producer.accumulator import Accumulator
+from nsqflow.client.producer.accumulator import Accumulator, drop_trace
 from nsqflow.client.producer.config import ProducerConfig
+from nsqflow.client.producer.partition_sender import trace_failure
 from nsqflow.client.producer.partitioner import make_partitioner
 from nsqflow.client.producer.pool import ConnectionPool
 from nsqflow.client.producer.publish_batch import (
@@ -27,12 +27,10 @@ from nsqflow.client.producer.publish_batch import (
     preceding_error,
     topic_of,
 )
-from nsqflow.client.producer.retry import Verdict, judge
+from nsqflow.client.producer.retry import RETRY_DELAY, Verdict, judge
 from nsqflow.client.producer.routing import TopicRoute
 from nsqflow.errors import ConfigError, NsqError, ServerError
 from nsqflow.protocol import Dialect
-
-logger = logging.getLogger(__name__)
 
 
 class PartitionedAccumulator(Accumulator):
@@ -41,7 +39,6 @@ class PartitionedAccumulator(Accumulator):
     def __init__(self, config: ProducerConfig, pool: ConnectionPool, events: EventEmitter) -> None:
         self._partition_of = make_partitioner(config.partitioner)
         self._turns: dict[str, int] = {}  # for ordered topics: the partition of the last batch
-        self._warned: set[str] = set()  # classic topics with tracing switched on
         super().__init__(config, pool, events)
 
     def find_destination(self, batch: PublishBatch) -> Destination:
@@ -91,7 +88,7 @@ class PartitionedAccumulator(Accumulator):
         if (error := route.check(batch)) is not None:
             raise error
         if route.dialect is Dialect.CLASSIC:
-            self._drop_trace(batch)
+            drop_trace(batch)
         elif batch.key is not None:
             return self._partition_for(route, batch.key)
         elif route.meta.ordered and batch.destination == batch.topic:
@@ -110,13 +107,6 @@ class PartitionedAccumulator(Accumulator):
         number = next((each for each in numbers if each > last), numbers[0])
         self._turns[route.topic] = number
         return TopicPartition(route.topic, number)
-
-    def _drop_trace(self, batch: PublishBatch) -> None:
-        if batch.trace is not None:
-            batch.trace = None
-            if batch.topic not in self._warned:
-                self._warned.add(batch.topic)
-                logger.warning("%r is a topic of the classic NSQ: it is not traced", batch.topic)
 
     def _make_queue(self, destination: Destination) -> TopicQueue:
         is_partition = isinstance(destination, TopicPartition) and destination.partition is not None
@@ -142,21 +132,27 @@ class PartitionedAccumulator(Accumulator):
         codes.append(error.code)
         if verdict is Verdict.UNCERTAIN:
             self._on_lost([batch], nsqd, error)
-        elif verdict is Verdict.RETRY:
+        elif verdict is not Verdict.FAIL:
             batch.refused_by.add(f"{nsqd}/{batch.partition}")
-            self._pool.refresh(batch.topic, batch.partition)
+            after = RETRY_DELAY if verdict is Verdict.RETRY_LATER else 0.0
+            self._pool.refresh(batch.topic, batch.partition, after=after)
             self._put_back([batch])
         elif not self._split_bad(batch, error):
             self._fail(batch, error)
 
     def _fail(self, batch: PublishBatch, error: NsqError) -> None:
-        super()._fail(batch, error)
+        self._fail_alone(batch, error)
         queue = self._queues.get(batch.destination)
         if queue is not None and queue.is_ordered:
             self._no_longer_outstanding(batch)
             following, queue.batches = queue.batches, type(queue.batches)()
             for other in following:
-                super()._fail(other, preceding_error(batch.destination, error))
+                self._fail_alone(other, preceding_error(batch.destination, error))
+
+    def _fail_alone(self, batch: PublishBatch, error: NsqError) -> None:
+        if batch.trace is not None:
+            trace_failure(batch, error)
+        super()._fail(batch, error)
 
     def _no_longer_outstanding(self, batch: PublishBatch) -> None:
         queue = self._queues.get(batch.destination)

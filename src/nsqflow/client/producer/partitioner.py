@@ -52,7 +52,10 @@ def make_partitioner(option: str | Partitioner) -> Partitioner:
     own = option
 
     def checked(key: bytes, count: int) -> int:
-        partition = own(key, count)
+        try:
+            partition = own(key, count)
+        except Exception as error:  # user code; it must not keep other batches from being sent
+            raise ConfigError(f"partitioner failed for key={key!r}: {error!r}") from error
         if type(partition) is not int or not 0 <= partition < count:
             raise ConfigError(
                 f"partitioner returned {partition!r} for key={key!r}: must return an integer "

@@ -10,11 +10,8 @@ from random import Random
 
 from nsqflow.client.events import EventEmitter
 from nsqflow.client.producer.config import ProducerConfig
-from nsqflow.client.producer.publish_batch import (
-    Destination,
-    PublishBatch,
-    SendStatus,
-)
+from nsqflow.client.producer.partition_sender import PartitionSender, trace_publish
+from nsqflow.client.producer.publish_batch import Destination, PublishBatch, SendStatus
 from nsqflow.client.producer.routing import LookupRouter, TopicRoute
 from nsqflow.client.reconnect import Reconnector
 from nsqflow.client.reconnect_schedule import TriggerLimit
@@ -113,33 +110,15 @@ class Sender(ConnectionHandler):
         return batches
 
 
-class PartitionSender:
-    """A sender to the nsqd that leads a partition, for that partition."""
+class LeaderSender(Sender):
+    """Sends batches to a redesigned nsqd, which answers traced messages with a receipt."""
 
-    __slots__ = ("_clock", "_partition", "_sender", "address", "flush")
-
-    def __init__(self, sender: Sender, partition: int, clock: Callable[[], float]) -> None:
-        self.address = f"{sender.address}/{partition}"
-        self.flush = sender.flush
-        self._sender = sender
-        self._partition = partition
-        self._clock = clock
-
-    @property
-    def ready(self) -> bool:
-        """Whether it can take a batch now."""
-        return self._sender.ready
-
-    @property
-    def stalled(self) -> bool:
-        """Whether its nsqd does not answer."""
-        return self._sender.stalled
-
-    def send(self, batch: PublishBatch) -> bool:
-        """Queue a batch for its partition; return False if all of it was cancelled."""
-        batch.partition = self._partition
-        batch.sent_at = self._clock()
-        return self._sender.send(batch)
+    def published(self, receipt: Receipt | None) -> None:
+        """Resolve the oldest batch; write a trace line if it was traced."""
+        batch = self.unanswered[0]
+        super().published(receipt)
+        if receipt is not None and not batch.expired:
+            trace_publish(batch, "stored", receipt)
 
 
 class ConnectionPool:
@@ -162,7 +141,7 @@ class ConnectionPool:
         # Until a route or a sender changes:
         self._routes: dict[Destination, Sequence[Sender | PartitionSender]] = {}
         self._triggers = TriggerLimit()
-        self._picks = 0
+        self._turns: dict[Destination, int] = {}  # how often one of several was picked
         self._ready_scheduled = False
         # None: the user names the nsqd, for every topic.
         self._router = None if config.nsqd else LookupRouter(config, events, self.update_addresses)
@@ -202,13 +181,14 @@ class ConnectionPool:
         """
         route = self._routes.get(batch.destination)
         ready = [s for s in (self._route(batch.destination) if route is None else route) if s.ready]
-        if len(ready) > 1:
-            ready = [sender for sender in ready if not sender.stalled] or ready
-            ready = [s for s in ready if s.address not in batch.refused_by] or ready
-        if not ready:
-            return None
-        self._picks += 1
-        return ready[self._picks % len(ready)]
+        if len(ready) < 2:
+            return ready[0] if ready else None
+        ready = [sender for sender in ready if not sender.stalled] or ready
+        ready = [s for s in ready if s.address not in batch.refused_by] or ready
+        # Topics have turns of their own: two that are published to alternately would each get
+        # every second sender only.
+        turn = self._turns[batch.destination] = self._turns.get(batch.destination, 0) + 1
+        return ready[turn % len(ready)]
 
     def senders(self) -> list[Sender]:
         """Return the senders of all connections, and those with unanswered batches."""
@@ -218,10 +198,13 @@ class ConnectionPool:
         """Return what nsqlookupd says about a topic; None if the user names the nsqd."""
         return None if self._router is None else self._router.route(topic)
 
-    def refresh(self, topic: str, partition: int) -> None:
-        """Have a partition looked up again; until then nothing is sent to its leader."""
+    def refresh(self, topic: str, partition: int, *, after: float = 0.0) -> None:
+        """Have a partition looked up again, now or later; until then nothing is sent to it."""
         if self._router is not None:
-            self._router.refresh(topic, partition)
+            if after:
+                self._router.hold(topic, partition, after)
+            else:
+                self._router.refresh(topic, partition)
             self._routes.clear()
 
     def connect(self, destination: Destination) -> None:
@@ -297,6 +280,8 @@ class ConnectionPool:
             return ()
         if len(self._routes) >= _MAX_ROUTES:
             self._routes.clear()
+        if len(self._turns) >= _MAX_ROUTES:
+            self._turns.clear()
         route = self._routes[destination] = self._find_senders(destination)
         return route
 
@@ -372,7 +357,8 @@ class ConnectionPool:
 
     async def _dial(self, address: str) -> Connection:
         dialect = Dialect.CLASSIC if self._router is None else self._router.dialect_of(address)
-        sender = Sender(address, self._settings[dialect], self._on_done, self._on_ready)
+        kind = LeaderSender if dialect is Dialect.REDESIGNED else Sender
+        sender = kind(address, self._settings[dialect], self._on_done, self._on_ready)
         try:
             await sender.connection.open()
         except NsqError as error:

@@ -70,6 +70,7 @@ class PublishBatch:
         "deadline",
         "delay_ms",
         "destination",
+        "ends",
         "expired",
         "futures",
         "headers",
@@ -86,6 +87,8 @@ class PublishBatch:
         "trace_optional",
         "uncertainty",
     )
+
+    ends: tuple[str, str]  # of the connection: client and nsqd; set for traced messages alone
 
     def __init__(
         self,

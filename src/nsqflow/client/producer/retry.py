@@ -12,6 +12,7 @@ from enum import Enum
 
 from nsqflow.errors import ServerError
 
+RETRY_DELAY = 0.5  # seconds until a publish is sent again that nsqd has no room for
 _IN_DOUBT_AFTER = 1.0  # seconds from the write to the error
 _MAX_MISSING = 2  # refreshed routes after which a topic counts as missing
 
@@ -30,6 +31,8 @@ class Verdict(Enum):
     FAIL = "fail"
     RETRY = "retry"
     """Send it again after the next lookup of the route."""
+    RETRY_LATER = "retry later"
+    """The same, and not before ``RETRY_DELAY`` is over."""
     UNCERTAIN = "uncertain"
     """It may have been stored."""
 
@@ -47,4 +50,4 @@ def judge(error: ServerError, *, refusals: int, seconds: float) -> Verdict:
         return Verdict.FAIL if missing else Verdict.RETRY
     if error.code == "E_INVALID":  # once: it closes the connection, so the next one is fresh
         return Verdict.FAIL if refusals else Verdict.RETRY
-    return Verdict.RETRY if error.code == "E_PUB_TOO_MUCH_WAITING" else Verdict.FAIL
+    return Verdict.RETRY_LATER if error.code == "E_PUB_TOO_MUCH_WAITING" else Verdict.FAIL

@@ -33,6 +33,7 @@ class TopicRoute:
         self.dialect: Dialect | None = None  # None: not known yet
         self.nsqds: tuple[str, ...] = ()
         self.leaders: dict[int, str] = {}  # redesigned: by partition, without those that refused
+        self.held: set[int] = set()  # partitions that nothing is sent to for a while
         self.meta = TopicMeta()
         self.answered = False
         self.lacks_channel = False
@@ -47,9 +48,10 @@ class TopicRoute:
         self.lacks_channel = answer.lacks_channel
         self.meta = answer.meta or self.meta
         named = sorted((number, node.address) for number, node in answer.partitions.items())
-        self.leaders = {number: nsqd for number, nsqd in named if nsqd in allowed}
+        leaders = {number: nsqd for number, nsqd in named if nsqd in allowed}
+        self.leaders = {n: nsqd for n, nsqd in leaders.items() if n not in self.held}
         producers = (node.address for node in answer.producers if node.address in allowed)
-        self.nsqds = tuple(dict.fromkeys((*producers, *self.leaders.values())))
+        self.nsqds = tuple(dict.fromkeys((*producers, *leaders.values())))
 
     def check(self, batch: PublishBatch) -> ConfigError | None:
         """Return why this topic can't take a batch, if that is known."""
@@ -79,6 +81,9 @@ class TopicRoute:
                 f"topic {self.topic!r} has no channel: create one on every partition before the "
                 "first publish"
             )
+        if self.held and not self.leaders:
+            held = _first(sorted(self.held))
+            return f"too many publishes wait in {self.topic!r} for partition {held}"
         missing = [n for n in range(self.meta.partition_num) if n not in self.leaders]
         if self.dialect is Dialect.REDESIGNED and missing:
             return f"nsqlookupd names no leader of {self.topic!r} for partition {_first(missing)}"
@@ -128,6 +133,7 @@ class LookupRouter:
         self._nodes: tuple[str, ...] = ()
         self._refused: dict[str | None, tuple[str, ...]] = {}  # by topic; None: of all nodes
         self._nodes_poll: _Poll | None = None
+        self._timers: dict[tuple[str, int], asyncio.TimerHandle] = {}  # of held partitions
         self._cancelled_polls: set[_Poll] = set()
 
     def route(self, topic: str) -> TopicRoute:
@@ -158,6 +164,16 @@ class LookupRouter:
         if route.poll is not None:
             route.leaders.pop(partition, None)
             route.poll.poller.lost(_partition_name(topic, partition), worked=worked)
+
+    def hold(self, topic: str, partition: int, seconds: float) -> None:
+        """Send nothing to a partition for a while, then look it up again."""
+        route = self.route(topic)
+        route.leaders.pop(partition, None)
+        if partition not in route.held:
+            route.held.add(partition)
+            loop = asyncio.get_running_loop()
+            timer = loop.call_later(seconds, self._release, route, partition)
+            self._timers[topic, partition] = timer
 
     def all_addresses(self) -> set[str]:
         """Return the nsqd of all topics in use, and all nodes if one topic has no nsqd yet."""
@@ -225,7 +241,15 @@ class LookupRouter:
             task.cancel()
         if tasks:
             await asyncio.wait(tasks)
+        for timer in self._timers.values():
+            timer.cancel()
         self._http.close()
+
+    def _release(self, route: TopicRoute, partition: int) -> None:
+        self._timers.pop((route.topic, partition), None)
+        route.held.discard(partition)
+        if self._topics.get(route.topic) is route:
+            self.refresh(route.topic, partition)
 
     def _poll(self, topic: str | None, on_answer: Callable[[LookupAnswer], None]) -> _Poll:
         from nsqflow.client.lookup_poller import LookupPoller, list_nodes, lookup_topic
