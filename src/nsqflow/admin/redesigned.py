@@ -15,7 +15,7 @@ from nsqflow.admin.cluster import Cluster
 from nsqflow.admin.http_api import HttpApi, name_query
 from nsqflow.admin.partition import BrowsedMessage, PartitionApi, PartitionStats
 from nsqflow.client.position import Position, PositionLike, parse_position, parse_positions
-from nsqflow.errors import AdminError, ConfigError, DiscoveryError, NsqError
+from nsqflow.errors import AdminError, ConfigError, DiscoveryError, NetworkError, NsqError
 from nsqflow.protocol import Dialect, Node, TopicMeta, parse_listlookup
 
 T = TypeVar("T")
@@ -124,7 +124,7 @@ class RedesignedCluster:
             query["retention"] = str(retention_days)
         await self._change("/topic/create", query)
         if wait:
-            await self._await_leaders(name, partitions, wait)
+            await self._await_writable(name, partitions, wait)
 
     async def delete_topic(self, name: str) -> None:
         """Delete a topic with all of its messages."""
@@ -327,12 +327,12 @@ class RedesignedCluster:
         mapped = map_address(address, self._address_map)
         return LeadingLookupd(mapped, tls=self._tls, timeout=self._timeout)
 
-    async def _await_leaders(self, topic: str, partitions: int, seconds: float) -> None:
+    async def _await_writable(self, topic: str, partitions: int, seconds: float) -> None:
         async with asyncio.timeout(seconds):
             while True:
-                with suppress(ConfigError):  # it is not known at once
-                    found = await self.topic(topic)
-                    if len(found.leaders) == partitions:
+                # nsqlookupd names the leaders of a new topic, sometimes long before they lead it.
+                with suppress(ConfigError, AdminError, NetworkError):
+                    if sum(each.writable for each in await self.stats(topic)) == partitions:
                         return
                 await asyncio.sleep(_RETRY)
 
