@@ -102,8 +102,9 @@ class Leadership:
         self.alive[node] = False
         for partition in self._partitions_on(node):
             if partition.leader == node:
+                partition.stalled.clear()  # what is dead neither answers nor repeats anything
                 partition.set_writes(Writes.REFUSED, now)
-                self.close(partition.depose(self._hazards))
+                self.close(partition.depose(Hazards()))
                 self._plan(partition, now + self.times.election_delay, self._elect_after_crash)
             elif node in partition.in_sync and partition.writes is Writes.OPEN:
                 partition.writes = Writes.STALLED

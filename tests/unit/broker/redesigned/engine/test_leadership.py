@@ -121,6 +121,17 @@ def test_a_follower_that_is_back_in_time_lets_publishes_go_on() -> None:
     assert lab.publish(partition) == "OK"
 
 
+def test_a_killed_leader_answers_no_publish_that_waits_for_a_follower() -> None:
+    lab = Lab()
+    partition = lab.create(replica=3)
+    lab.leadership.kill_node(2, lab.now)
+    assert lab.publish(partition) == "waits"
+    lab.leadership.kill_node(0, lab.now)
+    lab.wait(30)
+    assert lab.results == []
+    assert (partition.leader, partition.log.end) == (1, 0)
+
+
 def test_both_followers_killed_are_no_majority() -> None:
     lab = Lab()
     partition = lab.create(replica=3)
@@ -419,6 +430,20 @@ def test_on_request_ordered_messages_are_repeated() -> None:
     [(_, frame)] = lab.cluster.deliver(lab.now)
     switched(lab)
     assert lab.observer.sent == [frame]  # by the old leader, before it closes
+    lab.subscribe(partition)
+    assert lab.attempts(partition) == [(b"a", 1), (b"a", 1)]
+
+
+def test_a_killed_leader_repeats_nothing() -> None:
+    lab = Lab(hazards=Hazards(repeat_messages=True))
+    partition = lab.create(replica=3, ordered=True)
+    partition.channel("c").order(True)
+    lab.subscribe(partition)
+    lab.publish(partition, b"a")
+    assert lab.attempts(partition) == [(b"a", 1)]
+    lab.leadership.kill_node(0, lab.now)
+    lab.wait(21)
+    assert lab.observer.sent == []
     lab.subscribe(partition)
     assert lab.attempts(partition) == [(b"a", 1), (b"a", 1)]
 
