@@ -27,7 +27,7 @@ from nsqflow.client.producer.publish_batch import (
     preceding_error,
     topic_of,
 )
-from nsqflow.client.producer.retry import RETRY_DELAY, Verdict, judge
+from nsqflow.client.producer.retry import RETRY_DELAY, RetryDecision, decide_retry
 from nsqflow.client.producer.routing import TopicRoute
 from nsqflow.errors import ConfigError, NsqError, ServerError
 from nsqflow.protocol import Dialect
@@ -128,13 +128,13 @@ class PartitionedAccumulator(Accumulator):
             super()._on_refused(batch, nsqd, error)
             return
         codes, seconds = batch.refused_codes, self._loop.time() - batch.sent_at
-        verdict = judge(error, refusals=codes.count(error.code), seconds=seconds)
+        decision = decide_retry(error, refusals=codes.count(error.code), seconds=seconds)
         codes.append(error.code)
-        if verdict is Verdict.UNCERTAIN:
+        if decision is RetryDecision.UNCERTAIN:
             self._on_lost([batch], nsqd, error)
-        elif verdict is not Verdict.FAIL:
+        elif decision is not RetryDecision.FAIL:
             batch.refused_by.add(f"{nsqd}/{batch.partition}")
-            after = RETRY_DELAY if verdict is Verdict.RETRY_LATER else 0.0
+            after = RETRY_DELAY if decision is RetryDecision.RETRY_LATER else 0.0
             self._pool.refresh(batch.topic, batch.partition, after=after)
             self._put_back([batch])
         elif not self._split_bad(batch, error):

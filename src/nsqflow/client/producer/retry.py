@@ -12,8 +12,8 @@ from enum import Enum
 
 from nsqflow.errors import ServerError
 
-RETRY_DELAY = 0.5  # seconds until a publish is sent again that nsqd has no room for
-_IN_DOUBT_AFTER = 1.0  # seconds from the write to the error
+RETRY_DELAY = 0.5  # seconds until a publish is sent again after E_PUB_TOO_MUCH_WAITING
+_UNCERTAIN_AFTER = 1.0  # seconds from the write to the error
 _MAX_MISSING = 2  # refreshed routes after which a topic counts as missing
 
 _RETRIED = (
@@ -25,7 +25,7 @@ _RETRIED = (
 )
 
 
-class Verdict(Enum):
+class RetryDecision(Enum):
     """What becomes of a refused batch."""
 
     FAIL = "fail"
@@ -37,17 +37,19 @@ class Verdict(Enum):
     """It may have been stored."""
 
 
-def judge(error: ServerError, *, refusals: int, seconds: float) -> Verdict:
+def decide_retry(error: ServerError, *, refusals: int, seconds: float) -> RetryDecision:
     """Return what to do after an error.
 
     ``refusals`` is how often this batch got the same code before; ``seconds`` is the time since it
     was written.
     """
     if error.code in _RETRIED:
-        if seconds > _IN_DOUBT_AFTER:
-            return Verdict.UNCERTAIN
+        if seconds > _UNCERTAIN_AFTER:
+            return RetryDecision.UNCERTAIN
         missing = error.code == "E_TOPIC_NOT_EXIST" and refusals >= _MAX_MISSING
-        return Verdict.FAIL if missing else Verdict.RETRY
+        return RetryDecision.FAIL if missing else RetryDecision.RETRY
     if error.code == "E_INVALID":  # once: it closes the connection, so the next one is fresh
-        return Verdict.FAIL if refusals else Verdict.RETRY
-    return Verdict.RETRY_LATER if error.code == "E_PUB_TOO_MUCH_WAITING" else Verdict.FAIL
+        return RetryDecision.FAIL if refusals else RetryDecision.RETRY
+    if error.code == "E_PUB_TOO_MUCH_WAITING":
+        return RetryDecision.RETRY_LATER
+    return RetryDecision.FAIL
