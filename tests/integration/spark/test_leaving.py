@@ -1,4 +1,4 @@
-"""What leaves the spool: tasks that come after it, and ids that stay in doubt.
+"""What leaves the spool: tasks that come after it, and ids that stay unconfirmed.
 
 A reader that is not Spark's reads shares of an nsqd here; the rules are the same for it.
 """

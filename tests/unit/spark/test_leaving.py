@@ -1,4 +1,4 @@
-"""What leaves the spool: tasks that come after it, and ids that stay in doubt.
+"""What leaves the spool: tasks that come after it, and ids that stay unconfirmed.
 
 A reader that is not Spark's reads shares of an nsqd here; the rules are the same for it.
 """
@@ -29,7 +29,7 @@ GEN = "generation"
 KEY = "orders|127.0.0.1:4150"
 
 
-# --- ids in doubt -------------------------------------------------------------------------------
+# --- unconfirmed ids ----------------------------------------------------------------------------
 
 
 def ids_from(first: int, count: int = 10) -> list[bytes]:

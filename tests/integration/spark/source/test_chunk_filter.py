@@ -1,4 +1,4 @@
-"""Sorting: every message of a chunk becomes a row, is finished without one, or goes back."""
+"""The chunk filter: each message becomes a row, is finished without one, or goes back."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Planning: from what waits on real nsqd to the offsets of batches, without Spark."""
+"""The planner: from what waits on real nsqd to the offsets of batches, without Spark."""
 
 from __future__ import annotations
 

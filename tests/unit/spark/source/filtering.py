@@ -15,7 +15,7 @@ from tests.unit.spark.spool_rows import write_slot
 
 
 class Bench:
-    """A share whose first batch has left messages 0 to 9 in the spool, in doubt."""
+    """A share whose first batch has left messages 0 to 9 in the spool, unconfirmed."""
 
     def __init__(self, folder: Path, nsqd: str = "127.0.0.1:4150") -> None:
         self.nsqd = nsqd

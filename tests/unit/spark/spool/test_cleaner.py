@@ -1,4 +1,4 @@
-"""Cleaning: batches leave the spool in time, and what is in doubt of them stays known."""
+"""The cleaner: batches leave the spool in time, and their unconfirmed ids stay known."""
 
 from __future__ import annotations
 
