@@ -87,6 +87,12 @@ class Cluster:
         result: dict[str, Any] = found
         return result
 
+    def message(self, mode: str, position: int, more: str = "") -> dict[str, Any]:
+        """Return a message of partition 0 that the first node finds."""
+        query = f"topic={TOPIC}&partition=0&search_mode={mode}&search_pos={position}{more}"
+        found: dict[str, Any] = self.nsqd(f"GET /message/get?{query}").json()
+        return found
+
     def distributed_id(self, node: int) -> str:
         """Return the name of a node within the cluster, as its coordinator has it."""
         host, port = self.broker.nsqd_addresses[node].split(":")

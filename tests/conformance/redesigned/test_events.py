@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from tests.conformance.broker.asking import DONE
+from tests.conformance.broker.asking import DONE, OK, refused
 from tests.conformance.redesigned.event_driver import (
     ENDED,
     NOT_LEADER,
@@ -95,6 +95,16 @@ def test_a_leader_that_moves_is_not_writable_then_not_leader(
         with Publisher(servers, 1) as other:
             assert other.publish() == STORED
             check_delivery(servers, 1, producer.acknowledged + other.acknowledged)
+
+
+@options(move_delay=WINDOW)
+def test_publishes_over_http_are_refused_alike_while_a_leader_moves(servers: Cluster) -> None:
+    path = f"POST /pub?topic={TOPIC}&partition=0"
+    watch = Watch(answer=lambda: servers.nsqd(path, b"x"))
+    watch.look()
+    with meanwhile(move_by_broker, servers):
+        watch.until("answer", refused(400, NOT_LEADER))
+    assert watch.seen["answer"] == [OK, refused(400, NOT_WRITABLE), refused(400, NOT_LEADER)]
 
 
 @options(move_delay=WINDOW)
@@ -217,14 +227,15 @@ def test_with_two_replicas_publishes_wait_for_a_killed_follower_and_are_refused(
 def test_a_follower_that_is_back_in_time_lets_the_publishes_succeed_that_wait() -> None:
     with Cluster(follower_timeout=LONG) as cluster:
         cluster.create(replicas=2)
-        with consumer(cluster) as held, Publisher(cluster) as producer:
+        with consumer(cluster, rdy=2) as held, Publisher(cluster) as producer:
             cluster.broker.kill_node(1)
             producer.send(pub(TOPIC, b"late"))
-            assert cluster.leaders("w") == FIRST
-            assert not producer.answered
-            cluster.broker.start_node(1)
-            assert producer.result() == STORED
-            assert held.bodies(1) == [b"late"]
+            with meanwhile(cluster.publish, b"too"):  # over HTTP
+                assert cluster.leaders("w") == FIRST
+                assert not producer.answered
+                cluster.broker.start_node(1)
+                assert producer.result() == STORED
+            assert sorted(held.bodies(2)) == [b"late", b"too"]
 
 
 def test_a_killed_leader_answers_no_publish_that_waits_for_a_follower() -> None:

@@ -1,14 +1,13 @@
-"""A redesigned nsqd over HTTP: publishing, stats of each partition, and single messages."""
+"""A redesigned nsqd over HTTP: publishing, and the stats of each partition."""
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
-from tests.conformance.broker.asking import DONE, OK, PONG, Answer, refused
+from tests.conformance.broker.asking import OK, PONG, Answer, refused
 from tests.conformance.driver import wait_until
 from tests.conformance.redesigned import recorded
 from tests.conformance.redesigned.http_driver import (
@@ -20,7 +19,7 @@ from tests.conformance.redesigned.http_driver import (
 )
 from tests.conformance.redesigned.recorded import mask_changing
 from tests.conformance.redesigned.wire import OK as STORED
-from tests.conformance.redesigned.wire import Wire, batch, fin, pub, pub_ext, req
+from tests.conformance.redesigned.wire import Wire, batch, fin, pub, req
 from tests.fixtures.certificates import Certificates
 
 PLACE = f"topic={TOPIC}&partition=0"
@@ -123,7 +122,7 @@ def test_several_messages_are_published_at_once(
 ) -> None:
     option, body, bodies = messages
     assert servers.nsqd(f"POST /mpub?{PLACE}{option}", body) == OK
-    found = [get(servers, "count", number)["body"] for number in range(1, len(bodies) + 1)]
+    found = [servers.message("count", number)["body"] for number in range(1, len(bodies) + 1)]
     assert found == bodies
 
 
@@ -313,90 +312,3 @@ def test_a_topic_counts_bytes_and_a_channel_messages(servers: Cluster) -> None:
     [topic] = servers.stats()
     assert (topic["depth"], topic["backend_start"], topic["message_count"]) == (116, 0, 3)
     assert (topic["channels"][0]["depth"], topic["channels"][0]["depth_size"]) == (2, 68)
-
-
-# Single messages
-
-
-def get(cluster: Cluster, mode: str, position: int, more: str = "") -> dict[str, Any]:
-    query = f"{PLACE}&search_mode={mode}&search_pos={position}{more}"
-    found: dict[str, Any] = cluster.nsqd(f"GET /message/get?{query}").json()
-    return found
-
-
-@pytest.mark.parametrize(("mode", "position"), [("id", 3), ("count", 2), ("virtual_offset", 33)])
-def test_a_message_is_found_by_id_number_and_offset(
-    servers: Cluster, mode: str, position: int
-) -> None:
-    servers.publish(b"one")
-    text = '{"n": 2} é'
-    assert servers.nsqd(f"POST /pubtrace?{PLACE}&trace_id=7", text.encode()).status == 200
-    found = get(servers, mode, position)
-    assert found.pop("timestamp") > 10**18
-    assert found == {
-        "id": 3,
-        "trace_id": 7,
-        "body": text,
-        "attempts": 0,
-        "offset": 33,
-        "queue_cnt_index": 2,
-        "ext": "",
-    }
-
-
-def test_the_body_of_a_message_is_a_string_whatever_bytes_it_has(servers: Cluster) -> None:
-    servers.publish(b"\xff\n")
-    answer = servers.nsqd(f"GET /message/get?{PLACE}&search_mode=count&search_pos=1")
-    assert json.loads(answer.body)["body"] == "\ufffd\n"
-
-
-def test_the_headers_of_a_message_are_shown_if_they_are_asked_for() -> None:
-    with Cluster(nodes=1) as cluster:
-        cluster.create(extend=True)
-        with connected(cluster) as client:
-            assert client.ask(pub_ext(TOPIC, b'{"region":"eu"}', b"x")) == STORED
-        assert get(cluster, "count", 1)["ext"] == ""
-        found = get(cluster, "count", 1, "&needext=true")
-        assert (found["ext"], found["body"]) == ('{"region":"eu"}', "x")
-
-
-@pytest.mark.parametrize(
-    ("query", "status"),
-    [
-        (f"{PLACE}&search_mode=name&search_pos=1", 400),
-        (f"{PLACE}&search_mode=count&search_pos=x", 400),
-        (f"{PLACE}&search_mode=count", 400),
-        ("topic=none&partition=0&search_mode=count&search_pos=1", 400),
-        (f"{PLACE}&search_mode=count&search_pos=2", 500),
-    ],
-)
-def test_a_message_that_there_is_not_is_an_error(servers: Cluster, query: str, status: int) -> None:
-    servers.publish(b"x")
-    assert servers.nsqd(f"GET /message/get?{query}").status == status
-
-
-def test_an_empty_partition_has_no_message(servers: Cluster) -> None:
-    answer = servers.nsqd(f"GET /message/get?{PLACE}&search_mode=count&search_pos=1")
-    assert answer.status == 404
-
-
-def test_a_message_in_flight_is_finished_by_its_id() -> None:
-    with Cluster(nodes=1) as cluster:
-        cluster.create(orderedmulti=True)
-        with connected(cluster) as client:
-            client.subscribe(f"SUB_ORDERED {TOPIC} {CHANNEL} 0")
-            cluster.publish(b"bad", b"good")
-            bad = client.message(positioned=True)
-            finish = f"POST /message/finish?{PLACE}&channel={CHANNEL}&msgid={bad.internal_id}"
-            assert cluster.nsqd(finish) == DONE
-            good = client.message(positioned=True)
-            assert (bad.body, good.body) == (b"bad", b"good")
-            again = cluster.nsqd(finish)
-        assert again.status == 500
-        assert b"Message ID not in flight" in again.body
-        for query, answer in {
-            f"{PLACE}&channel={CHANNEL}&msgid=x": refused(400, "INVALID_REQUEST"),
-            f"{PLACE}&channel=none&msgid=2": refused(404, "CHANNEL_NOT_FOUND"),
-            "topic=none&channel=ch&msgid=2": refused(404, "E_TOPIC_NOT_EXIST"),
-        }.items():
-            assert cluster.nsqd(f"POST /message/finish?{query}") == answer
