@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import ssl
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from itertools import count
@@ -74,6 +75,8 @@ class PartitionedNsqd(NsqdServer):
         pump: DeliveryPump,
     ) -> None:
         super().__init__(options, clock)
+        if self.tls is not None and options.tls_min_version != "tls1.3":
+            self.tls.maximum_version = ssl.TLSVersion.TLSv1_2  # as the Go of real servers has it
         self.number = number
         self.cluster = members.engine
         self.members = members
