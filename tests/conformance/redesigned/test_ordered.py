@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import http.client
-
 import pytest
 
 from nsqflow.broker import BackgroundBroker
@@ -19,9 +17,9 @@ from tests.conformance.redesigned.wire import (
     fin,
     read_message,
     req,
+    request,
     touch,
 )
-from tests.fixtures.servers import PATIENCE
 
 ORDERED = "SUB_ORDERED t_order ch 0"
 FAST = pytest.mark.nsq_redesigned_broker(msg_timeout=0.2)
@@ -44,10 +42,7 @@ def receive(wire: Wire) -> Delivered:
 
 def post(node: BackgroundBroker, path: str) -> None:
     """Send a request to nsqd, which must succeed."""
-    connection = http.client.HTTPConnection(node.nsqd_http_addresses[0], timeout=PATIENCE)
-    connection.request("POST", path)
-    assert connection.getresponse().status == 200
-    connection.close()
+    assert request(node.nsqd_http_addresses[0], "POST", path)[0] == 200
 
 
 def test_without_rdy_nothing_comes_and_rdy_0_pauses(wire: Wire, producer: Wire) -> None:
@@ -104,7 +99,7 @@ def test_partitions_have_a_message_in_flight_each(connect: Connect, producer: Wi
         consumer.expect_open()
 
 
-@FAST
+@pytest.mark.nsq_redesigned_broker(msg_timeout=1)
 def test_a_message_that_times_out_comes_again_before_the_next(wire: Wire, producer: Wire) -> None:
     wire.subscribe(ORDERED)
     publish(producer, b"a", b"b")

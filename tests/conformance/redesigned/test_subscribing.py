@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.conformance.redesigned.wire import (
+    HEARTBEAT,
     OK,
     Connect,
     Wire,
@@ -166,7 +167,7 @@ def test_sub_advanced_begins_where_it_is_asked_to(
 @pytest.mark.parametrize(
     ("start", "text"),
     [
-        ("timestamp:-1", "Invalid timestamp -1"),
+        ("timestamp:-1", "E_INVALID Invalid timestamp -1"),
         ("special:0", "not supported offset type"),
         ("special:-2", "not supported offset type"),
         ("count:0", None),
@@ -234,7 +235,36 @@ def test_with_a_start_even_a_partition_that_the_node_has_not_is_taken(written: C
     written().subscribe("SUB_ADVANCED t_part ch 9 msgcount:1")
 
 
-# Tags and registered channels
+@pytest.mark.parametrize("line", ["SUB t_part ch 1 extra", "SUB t_part ch 1 ", "SUB t_part ch"])
+def test_without_a_partition_or_with_a_word_too_many_the_default_one_is_read(
+    connect: Connect, line: str
+) -> None:
+    consumer, producer = connect(), connect()
+    consumer.subscribe(line, rdy=2)
+    assert producer.ask(pub("t_part", b"one", 1)) == OK
+    assert producer.ask(pub("t_part", b"zero", 0)) == OK
+    assert consumer.bodies(1) == [b"zero"]
+    consumer.expect_open()
+
+
+@pytest.mark.nsq_redesigned_broker(client_timeout=2.2)
+def test_a_start_in_time_is_the_first_message_at_or_after_it(connect: Connect) -> None:
+    live, producer = connect(), connect()
+    live.subscribe("SUB t_part live 0", rdy=2)
+    assert producer.ask(pub("t_part", b"a")) == OK
+    first = live.message()
+    assert live.frame() == HEARTBEAT  # more than a second later
+    live.send(b"NOP\n")
+    assert connect().ask(pub("t_part", b"b")) == OK
+    second = live.message()
+    for message in (first, second):
+        consumer = connect()
+        seconds = message.timestamp // 10**9
+        consumer.subscribe(f"SUB_ADVANCED t_part from-{seconds} 0 timestamp:{seconds}")
+        assert consumer.message(positioned=True).body == message.body
+
+
+# Tags and channels
 
 
 def test_a_tagged_message_goes_to_the_client_that_asks_for_its_tag(connect: Connect) -> None:

@@ -8,13 +8,14 @@ choice, and spaces and bars mean nothing.
 from __future__ import annotations
 
 import contextlib
+import http.client
 import json
 import re
 import socket
 import ssl
 import struct
 from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple, Self
+from typing import Any, NamedTuple, Protocol, Self
 
 from nsqflow.broker import BackgroundBroker
 from tests.fixtures.servers import PATIENCE
@@ -58,6 +59,16 @@ class Receipt(NamedTuple):
     size: int
 
 
+class Codec(Protocol):
+    """A compression of both directions."""
+
+    def encode(self, data: bytes) -> bytes:
+        """Return the bytes to send."""
+
+    def decode(self, data: bytes) -> bytes:
+        """Return what is complete in all that was received."""
+
+
 class Wire:
     """A connection; every wait ends after PATIENCE."""
 
@@ -65,6 +76,7 @@ class Wire:
         host, port = address.rsplit(":", 1)
         self.socket = socket.create_connection((host, int(port)), timeout=PATIENCE)
         self._received = bytearray()
+        self._codec: Codec | None = None
         self.send(magic)
 
     def __enter__(self) -> Self:
@@ -81,7 +93,8 @@ class Wire:
 
     def send(self, *data: bytes) -> None:
         """Send bytes."""
-        self.socket.sendall(b"".join(data))
+        sent = b"".join(data)
+        self.socket.sendall(self._codec.encode(sent) if self._codec else sent)
 
     def frame(self) -> bytes:
         """Return the next frame, from its size on."""
@@ -164,11 +177,17 @@ class Wire:
         self.socket = context.wrap_socket(self.socket, server_hostname="127.0.0.1")
         assert self.frame() == OK
 
+    def start_compression(self, codec: Codec) -> None:
+        """Begin to compress; the server confirms it, compressed already."""
+        received, self._codec = bytes(self._received), codec
+        self._received = bytearray(codec.decode(received))
+        assert self.frame() == OK
+
     def _take(self, size: int) -> bytes:
         while len(self._received) < size:
             if not (data := self.socket.recv(65536)):
                 raise EOFError(bytes(self._received))
-            self._received += data
+            self._received += self._codec.decode(data) if self._codec else data
         taken = bytes(self._received[:size])
         del self._received[:size]
         return taken
@@ -183,6 +202,15 @@ def create_topics(broker: BackgroundBroker) -> None:
     broker.create_topic("t_order", partitions=2, ordered=True)
     broker.create_topic("t_ext", partitions=2, extended=True)
     broker.create_topic(PROBE_TOPIC)
+
+
+def request(address: str, method: str, path: str) -> tuple[int, bytes]:
+    """Send an HTTP request; return status and body."""
+    connection = http.client.HTTPConnection(address, timeout=PATIENCE)
+    with contextlib.closing(connection):
+        connection.request(method, path)
+        answer = connection.getresponse()
+        return answer.status, answer.read()
 
 
 # What is sent
