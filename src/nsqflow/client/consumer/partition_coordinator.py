@@ -227,7 +227,7 @@ class PartitionCoordinator(Coordinator):
         if decision == "dead_letter" and self.config.dead_letter is None:
             logger.error("on_blocked returned 'dead_letter', and there is none; %r waits", message)
             decision = "wait"
-        if seen % self.config.blocked_after == 1 or decision != "wait":
+        if (seen - 1) % self.config.blocked_after == 0 or decision != "wait":
             text = f"{message!r} blocks its partition: delivered {seen} times; {decision}"
             logger.warning("%s", text)
             self.events.emit("blocked", message.nsqd, text)

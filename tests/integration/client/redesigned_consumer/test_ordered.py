@@ -9,8 +9,10 @@ import pytest
 
 from nsqflow import Consumer, Producer
 from nsqflow.admin import RedesignedCluster
-from nsqflow.client.consumer.ordered import PartitionOrder
-from nsqflow.errors import BlockedMessageError, ConfigError
+from nsqflow.client.consumer.config import ConsumerConfig
+from nsqflow.client.consumer.ordered import PartitionOrder, retry_at
+from nsqflow.client.message import Message
+from nsqflow.errors import BlockedMessageError, ConfigError, OrderViolation
 from tests.fixtures.loops import asynchronous, eventually
 from tests.integration.client.redesigned_consumer.reading import (
     CHANNEL,
@@ -102,6 +104,28 @@ async def test_a_delayed_retry_waits_in_the_client_and_comes_again_first() -> No
         assert await finish(consumer, 1) == [b"b"]
 
 
+@asynchronous
+async def test_a_delayed_retry_comes_again_before_the_message_times_out() -> None:
+    async with (
+        cluster(ordered=True) as broker,
+        consuming(broker, msg_timeout=2.0, max_backoff_duration=0) as (consumer, _),
+    ):
+        await publish(broker, b"a", b"b", partition=0)
+        (await receive(consumer)).requeue(3600)
+        again = await receive(consumer)
+        assert (again.body, again.attempts) == (b"a", 2)
+        assert consumer.stats().counts.requeued == 1
+        again.finish()
+        assert await finish(consumer, 1) == [b"b"]
+
+
+def test_a_failed_message_is_requeued_after_its_delay_or_shortly_before_its_deadline() -> None:
+    assert retry_at(100.0, 5.0, 160.0, 60.0) == 105.0
+    assert retry_at(100.0, 3600.0, 160.0, 60.0) == 157.0
+    assert retry_at(100.0, 3600.0, 101.0, 1.0) == 100.9
+    assert retry_at(100.0, 3600.0, 90.0, 60.0) == 100.0, "late already: at once"
+
+
 @pytest.mark.proves(rows=[79])
 @asynchronous
 async def test_a_blocked_message_is_reported_and_never_skipped() -> None:
@@ -152,6 +176,39 @@ async def test_a_blocked_message_stops_the_consumer(decide: Any) -> None:
             assert await finish(other, 1) == [b"bad"]
 
 
+def fails(message: Message) -> str:
+    raise LookupError(message.body)
+
+
+@pytest.mark.proves(rows=[79])
+@pytest.mark.parametrize(
+    ("decide", "logged"),
+    [
+        (lambda message: "wait", "delivered 2 times; wait"),
+        (lambda message: None, "on_blocked returned None"),
+        (lambda message: "dead_letter", "on_blocked returned 'dead_letter', and there is none"),
+        (fails, "on_blocked raised"),
+    ],
+    ids=["wait", "nonsense", "no dead letters", "failure"],
+)
+@asynchronous
+async def test_a_blocked_message_waits_if_the_function_decides_nothing_else(
+    decide: Any, logged: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with cluster(ordered=True) as broker:
+        options = {"blocked_after": 1, "on_blocked": decide, **HASTE}
+        async with consuming(broker, **options) as (consumer, _):
+            await publish(broker, b"bad", b"good", partition=0)
+            (await receive(consumer)).requeue(0)
+            assert await finish(consumer, 2) == [b"bad", b"good"]
+        assert any(logged in text for text in caplog.messages)
+
+
+def test_ten_deliveries_block_and_the_consumer_waits_unless_it_is_configured() -> None:
+    config = ConsumerConfig(lookupd=("127.0.0.1:4161",))
+    assert (config.blocked_after, config.on_blocked) == (10, "wait")
+
+
 def test_dead_letters_of_blocked_messages_need_a_place() -> None:
     with pytest.raises(ConfigError, match="without dead_letter"):
         Consumer(TOPIC, CHANNEL, lookupd="127.0.0.1:4161", on_blocked="dead_letter")
@@ -197,6 +254,25 @@ async def test_an_older_message_after_a_newer_one_is_reported() -> None:
         await events.next("order_violation")
         assert consumer.stats().counts.order_violations == 1
         assert "came after" in seen[0]
+
+
+@pytest.mark.proves(rows=[78])
+@asynchronous
+async def test_a_violation_ends_the_consumer_if_the_callback_raises() -> None:
+    def refuse(message: Message, error: OrderViolation) -> None:
+        raise error
+
+    async with (
+        cluster(ordered=True) as broker,
+        consuming(broker, on_order_violation=refuse) as (consumer, _),
+    ):
+        await publish(broker, b"a", b"b", partition=0)
+        assert await finish(consumer, 2) == [b"a", b"b"]
+        await eventually(lambda: consumer.stats().counts.finished == 2)
+        admin = RedesignedCluster(lookupd=broker.lookupd_addresses)
+        await admin.seek(TOPIC, CHANNEL, "earliest")
+        with pytest.raises(OrderViolation, match=r"partition 0 of 'orders': .* came after"):
+            await receive(consumer)
 
 
 @pytest.mark.proves(rows=[78])
