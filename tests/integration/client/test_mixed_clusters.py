@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -12,7 +13,8 @@ import pytest
 
 from nsqflow import ConfigError, Consumer, HeaderFilter, NsqError, Producer, blocking
 from nsqflow.broker import BackgroundBroker, Broker
-from tests.fixtures.loops import asynchronous
+from tests.fixtures.loops import asynchronous, eventually
+from tests.fixtures.servers import start_nsqd, start_nsqlookupd
 
 
 @asynccontextmanager
@@ -42,6 +44,41 @@ async def test_the_same_code_runs_on_both_at_once() -> None:
         assert await application(classic, b"on classic") == b"on classic"
         assert await application(redesigned, b"on redesigned") == b"on redesigned"
         assert await application(classic, b"again") == b"again"
+
+
+@asynchronous
+async def test_the_real_classic_nsq_and_the_redesigned_one_do_not_disturb_each_other(
+    tmp_path: Path,
+) -> None:
+    with start_nsqlookupd() as lookupd, start_nsqd(tmp_path, lookupd=[lookupd]) as nsqd:
+        nsqd.ask("/topic/create?topic=orders", "POST")
+        await eventually(lambda: lookupd.ask("/lookup?topic=orders")[0] == 200)
+        async with running("redesigned") as redesigned:
+            bodies = await asyncio.gather(
+                *(application([lookupd.http_address], b"classic") for _ in range(2)),
+                *(application(redesigned, b"redesigned") for _ in range(2)),
+            )
+    assert bodies == [b"classic", b"classic", b"redesigned", b"redesigned"]
+
+
+@pytest.mark.parametrize("dialect", ["classic", "redesigned"])
+@asynchronous
+async def test_a_message_has_what_its_dialect_has(dialect: str) -> None:
+    async with (
+        running(dialect) as lookupd,
+        Producer(lookupd=lookupd) as producer,
+        Consumer("orders", "billing", lookupd=lookupd) as consumer,
+    ):
+        assert await producer.publish("orders", b"x") is None
+        message = await anext(consumer)
+        message.finish()
+        is_classic = dialect == "classic"
+        assert [each is None for each in (message.partition, message.internal_id)] == [
+            is_classic,
+            is_classic,
+        ]
+        assert message.trace_id == (None if is_classic else 0)
+        assert (message.headers, message.tag, message.offset, message.size) == (None,) * 4
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 
 import pytest
 
@@ -90,6 +91,9 @@ async def test_a_passing_refusal_of_sub_is_reported_and_tried_again(code: str) -
         "E_BAD_PARTITION",
         "E_INVALID",
         "E_AUTH_FAILED",
+        "E_AUTH_FIRST",
+        "E_AUTH_ERROR",
+        "E_UNAUTHORIZED",
         "E_SUB_CHANNEL_NOT_REGISTERED",
     ],
 )
@@ -130,6 +134,40 @@ async def test_a_topic_that_nsqd_contradicts_is_looked_up_once_more(code: str, t
                 with pytest.raises(ServerError) as refused:
                     await receive(consumer)
                 assert refused.value.code == code
+
+
+@pytest.mark.parametrize("kind", ["ordered", "extended"])
+@asynchronous
+async def test_a_topic_that_is_created_again_is_read_as_it_is_now(kind: str) -> None:
+    async with cluster() as broker, consuming(broker) as (consumer, events):
+        await publish(broker, b"before")
+        before = await receive(consumer)
+        assert (before.offset, before.headers) == (None, None)
+        before.finish()
+        await eventually(lambda: consumer.stats().counts.finished == 1)
+        admin = RedesignedCluster(lookupd=broker.lookupd_addresses)
+        await admin.delete_topic(TOPIC)
+        await events.next("disconnected")
+        await broker.create_topic(TOPIC, ordered=kind == "ordered", extended=kind == "extended")
+        await events.wait_for("connected", 2)
+        headers = {"region": "eu"} if kind == "extended" else None
+        await publish(broker, b"after", partition=0, headers=headers)
+        after = await receive(consumer)
+        assert after.body == b"after"
+        assert (after.offset is not None, after.headers) == (kind == "ordered", headers)
+        after.finish()
+
+
+@asynchronous
+async def test_a_passing_refusal_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
+    async with cluster() as broker:
+        for _ in range(3):
+            broker.fail_next("SUB", "E_FAILED_ON_NOT_LEADER")
+        async with consuming(broker) as (_, events):
+            assert events.count("connect_failed") == 3
+        ours = [each for each in caplog.records if each.name.startswith("nsqflow.client")]
+        warnings = [each.message for each in ours if each.levelno >= logging.WARNING]
+        assert sum("E_FAILED_ON_NOT_LEADER" in text for text in warnings) == 1
 
 
 @asynchronous

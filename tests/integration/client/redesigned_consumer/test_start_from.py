@@ -90,11 +90,12 @@ async def test_messages_have_their_position_after_a_seek() -> None:
 
 
 @pytest.mark.proves(rows=[84])
+@pytest.mark.parametrize("ordered", [False, True], ids=["plain", "ordered"])
 @asynchronous
-async def test_a_position_that_a_change_of_leaders_loses_is_sought_again() -> None:
-    async with cluster(2, replicas=2, lose_moved_cursor=True) as broker:
-        await publish(broker, *BODIES)
+async def test_a_position_that_a_change_of_leaders_loses_is_sought_again(ordered: bool) -> None:
+    async with cluster(2, replicas=2, ordered=ordered, lose_moved_cursor=True) as broker:
         async with consuming(broker) as (reader, _):
+            await publish(broker, *BODIES, partition=0)
             await finish(reader, 10)
         async with consuming(broker, start_from="earliest", max_in_flight=1) as (consumer, events):
             seen = await finish(consumer, 3)

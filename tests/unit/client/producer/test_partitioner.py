@@ -70,3 +70,8 @@ def test_a_callable_is_used_and_its_result_checked() -> None:
     for wrong in (3, -1, "1", None, True):
         with pytest.raises(ConfigError, match="integer from 0 to 2"):
             make_partitioner(lambda key, count, wrong=wrong: wrong)(b"k", 3)  # type: ignore[misc]
+
+
+def test_a_callable_that_fails_is_an_error_about_the_key() -> None:
+    with pytest.raises(ConfigError, match=r"failed for key=b'k': ZeroDivisionError"):
+        make_partitioner(lambda key, count: count // 0)(b"k", 3)
