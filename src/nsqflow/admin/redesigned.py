@@ -131,7 +131,10 @@ class RedesignedCluster:
         await self._change("/topic/delete", name_query(name) | {"partition": "**"})
 
     async def move_leader(self, topic: str, partition: int, nsqd: str) -> None:
-        """Have another nsqd that has a copy, by its TCP address, lead a partition."""
+        """Have another nsqd that has a copy, by its TCP address, lead a partition.
+
+        Of more than two copies, nsqlookupd may choose another one than that.
+        """
         leader = await self._leader(topic, partition)
         async with self._api(leader) as api:
             replicas = await api.replicas(topic, partition)

@@ -131,6 +131,7 @@ class LookupRouter:
         self._filter = AddressFilter(config.allowed_addresses)
         self._topics: dict[str, TopicRoute] = {}
         self._nodes: tuple[str, ...] = ()
+        self._dialects: dict[str, Dialect] = {}  # of nsqd, by the last topic they were named for
         self._refused: dict[str | None, tuple[str, ...]] = {}  # by topic; None: of all nodes
         self._nodes_poll: _Poll | None = None
         self._timers: dict[tuple[str, int], asyncio.TimerHandle] = {}  # of held partitions
@@ -185,12 +186,11 @@ class LookupRouter:
         return known.union(self._nodes) if unplaced else known
 
     def dialect_of(self, address: str) -> Dialect:
-        """Return the dialect that an nsqd speaks, by the topics that it is named for."""
-        routes = self._topics.values()
-        redesigned = any(
-            route.dialect is Dialect.REDESIGNED and address in route.nsqds for route in routes
-        )
-        return Dialect.REDESIGNED if redesigned else Dialect.CLASSIC
+        """Return the dialect that an nsqd speaks, by the last topic that it was named for.
+
+        It may be dialled when it is named no longer: the leaders have changed meanwhile.
+        """
+        return self._dialects.get(address, Dialect.CLASSIC)
 
     def named_by(self, address: str) -> tuple[str, ...]:
         """Return the nsqlookupd that name an nsqd for any topic."""
@@ -270,7 +270,10 @@ class LookupRouter:
         assert route.poll is not None
         poller = route.poll.poller
         before = route.leaders
-        route.update(answer, poller.dialect, set(self._allowed(route.topic, answer)))
+        allowed = self._allowed(route.topic, answer)
+        route.update(answer, poller.dialect, set(allowed))
+        if poller.dialect is not None:
+            self._dialects |= dict.fromkeys(allowed, poller.dialect)
         route.error = self._config.dialect_error(route.topic, poller.dialect)
         for number, nsqd in route.leaders.items():
             poller.connected(_partition_name(route.topic, number))
