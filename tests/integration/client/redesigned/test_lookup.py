@@ -10,6 +10,7 @@ from urllib.parse import parse_qsl, urlsplit
 import pytest
 
 from nsqflow import Consumer, Producer
+from nsqflow.admin import RedesignedCluster
 from nsqflow.broker import Broker
 from nsqflow.errors import RequestTimeout
 from nsqflow.protocol import Sub
@@ -71,6 +72,40 @@ async def test_a_topic_without_a_channel_is_read_and_not_written_until_it_has_on
                 assert message.body == b"later"
                 message.finish()
             await waiting
+
+
+@asynchronous
+async def test_a_topic_that_does_not_exist_is_an_error_and_is_found_once_it_is_created() -> None:
+    async with Broker("redesigned") as broker:
+        async with Producer(lookupd=broker.lookupd_addresses) as producer:
+            with pytest.raises(RequestTimeout, match="'orders' does not exist; .* create it first"):
+                await producer.publish("orders", b"early", timeout=2)
+            waiting = producer.send("orders", b"later", timeout=PATIENCE)
+            await broker.create_topic("orders")
+            await waiting
+        cluster = RedesignedCluster(lookupd=broker.lookupd_addresses)
+        assert [message.body async for message in cluster.browse("orders", 0)] == ["later"]
+
+
+@pytest.mark.proves(rows=[62])
+@asynchronous
+async def test_while_nsqlookupd_disagree_the_leading_one_counts_and_both_are_asked_again() -> None:
+    async with scripted_cluster() as cluster, ScriptedLookupd({}) as other:
+        both = [cluster.lookupd.address, other.address]
+        listed = members_answer(both, leader=other.address)
+        found = topic_answer({0: cluster.nsqd.address})
+        # As for a new topic: one names a node that would refuse it for a while.
+        cluster.lookupd.answers = {"/listlookup": listed, "/lookup?": found}
+        other.answers = {"/listlookup": listed, "/lookup?": topic_answer({}, 1)}
+        async with Producer(lookupd=both, **QUICK) as producer:
+            waiting = producer.send("orders", b"a", timeout=PATIENCE)
+            for _ in range(3):
+                await cluster.lookupd.requested("/lookup?")
+                await other.requested("/lookup?")
+            assert not cluster.published
+            other.answers = {"/listlookup": listed, "/lookup?": found}
+            await waiting
+        assert len(cluster.published) == 1
 
 
 @pytest.mark.proves(rows=[61])

@@ -10,7 +10,7 @@ from typing import Any
 import cramjam
 import pytest
 
-from nsqflow import Producer
+from nsqflow import Consumer, Producer
 from nsqflow.admin import RedesignedCluster
 from nsqflow.broker import Broker
 from nsqflow.client.body_compression import MAX_BODY, decompress_body
@@ -113,6 +113,12 @@ async def test_what_nsqd_would_ignore_on_a_topic_without_headers_is_refused(
     async with cluster() as broker, consumer_of(broker, **option) as consumer:
         with pytest.raises(ConfigError, match="has no headers"):
             await receive(consumer)
+
+
+@pytest.mark.parametrize("tag", ["", "x" * 101, "é" * 51], ids=["empty", "long", "bytes"])
+def test_a_tag_that_nsqd_would_refuse_is_refused_before(tag: str) -> None:
+    with pytest.raises(ConfigError, match="text of 1 to 100 bytes"):
+        Consumer(TOPIC, CHANNEL, lookupd="127.0.0.1:4161", desired_tag=tag)
 
 
 @pytest.mark.proves(rows=[87])
