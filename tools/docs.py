@@ -12,6 +12,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
+from nsqflow.broker.redesigned.options import ClusterOptions
 from nsqflow.client.config import ClientConfig
 from nsqflow.client.consumer.config import ConsumerConfig
 from nsqflow.client.producer.config import ProducerConfig
@@ -55,9 +56,12 @@ def pages() -> dict[str, str]:
     made = {
         "options.md": update_rows(_read("options.md"), option_rows()),
         "spark-options.md": update_rows(_read("spark-options.md"), spark_option_rows()),
+        "broker.md": _read("broker.md"),
         "pipelines.md": _read("pipelines.md"),
         "features.md": filled(_read("features.md"), proofs()),
     }
+    before, section, after = _split(made["broker.md"], "\n## A redesigned cluster\n")
+    made["broker.md"] = before + update_rows(section, cluster_option_rows()) + after
     for name, table in PIPELINE_TABLES.items():
         head = f"\n### `{name}`\n"
         before, section, after = _split(made["pipelines.md"], head)
@@ -72,6 +76,14 @@ def option_rows() -> Rows:
         (one.name,): _row(one.name, python_default(one), python_range(one), one.text)
         for options in declared
         for one in options
+    }
+
+
+def cluster_option_rows() -> Rows:
+    """Return the rows of the options of a redesigned cluster."""
+    return {
+        (one.name,): _row(one.name, python_default(one), one.text)
+        for one in declared_options(ClusterOptions)
     }
 
 
