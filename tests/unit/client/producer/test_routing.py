@@ -11,8 +11,9 @@ import pytest
 
 from nsqflow.client.events import ClientEvent, EventEmitter
 from nsqflow.client.producer.config import ProducerConfig
-from nsqflow.client.producer.routing import _MAX_UNUSED_POLLS, LookupRouter
+from nsqflow.client.producer.routing import _MAX_UNUSED_POLLS, LookupRouter, TopicRoute
 from nsqflow.errors import DiscoveryError, NsqError
+from nsqflow.protocol import Dialect, LookupAnswer, Node, TopicMeta
 from tests.fixtures.loops import asynchronous, eventually
 from tests.fixtures.scripted import Answer, ScriptedLookupd
 
@@ -188,3 +189,16 @@ async def test_closing_leaves_nothing_behind(interval: float) -> None:
         await routed.until("a:1", topic="t0")
         await routed.router.close()
         assert asyncio.all_tasks() == {asyncio.current_task()}
+
+
+def test_a_partition_that_is_held_has_no_leader_and_the_reason_is_described() -> None:
+    route = TopicRoute("orders")
+    node = Node(broadcast_address="10.1.0.1", tcp_port=4150)
+    found = LookupAnswer(partitions={0: node}, meta=TopicMeta(partition_num=1))
+    route.held.add(0)
+    route.update(found, Dialect.REDESIGNED, {node.address})
+    assert (route.leaders, route.nsqds) == ({}, (node.address,)), "its connection stays"
+    assert "too many publishes wait in 'orders' for partition 0" in route.describe()
+    route.held.clear()
+    route.update(found, Dialect.REDESIGNED, {node.address})
+    assert route.leaders == {0: node.address}
