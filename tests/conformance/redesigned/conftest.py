@@ -46,3 +46,9 @@ def connect(node: BackgroundBroker) -> Iterator[Connect]:
 def wire(connect: Connect) -> Wire:
     """One connection, after the magic."""
     return connect()
+
+
+@pytest.fixture
+def producer(connect: Connect) -> Wire:
+    """Another one, which publishes."""
+    return connect()

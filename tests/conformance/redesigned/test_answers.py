@@ -1,11 +1,9 @@
-"""FIN, REQ, TOUCH, RDY and CLS on a plain subscription."""
+"""FIN, REQ, TOUCH and CLS on a plain subscription, and what an end leaves behind."""
 
 from __future__ import annotations
 
-import json
 import select
 import socket
-from typing import Any
 
 import pytest
 
@@ -13,18 +11,16 @@ from nsqflow.broker import BackgroundBroker
 from tests.conformance.redesigned.wire import (
     CLOSE_WAIT,
     ERROR,
-    OK,
     Connect,
     Delivered,
     Wire,
-    batch,
+    channel_stats,
     code_of,
     data_of,
     fin,
+    numbered,
     pub_trace,
-    read_message,
     req,
-    request,
     touch,
     unhex,
 )
@@ -35,20 +31,6 @@ FAST = pytest.mark.nsq_redesigned_broker(msg_timeout=0.2)
 ANSWERS = {"FIN": fin, "REQ": req, "TOUCH": touch}
 
 
-@pytest.fixture
-def producer(connect: Connect) -> Wire:
-    """Another connection, which publishes."""
-    return connect()
-
-
-def publish(producer: Wire, *bodies: bytes) -> None:
-    assert producer.ask(batch("MPUB t_part 0", *bodies)) == OK
-
-
-def numbered(count: int) -> list[bytes]:
-    return [b"%06d" % number for number in range(count)]
-
-
 def delivered(wire: Wire, producer: Wire, trace: int = 0) -> Delivered:
     """Subscribe, publish a message and return it."""
     wire.subscribe(SUB)
@@ -56,24 +38,12 @@ def delivered(wire: Wire, producer: Wire, trace: int = 0) -> Delivered:
     return wire.message()
 
 
-def channel_stats(node: BackgroundBroker) -> dict[str, Any]:
-    """Return what nsqd counts of the channel."""
-    path = "/stats?format=json&topic=t_part&partition=0"
-    status, body = request(node.nsqd_http_addresses[0], "GET", path)
-    assert status == 200
-    stats = json.loads(body)
-    [topic] = stats.get("data", stats)["topics"]
-    [channel] = topic["channels"]
-    assert isinstance(channel, dict)
-    return channel
-
-
 # Ids
 
 
 def test_an_id_of_spaces_and_newlines_is_taken_byte_for_byte(wire: Wire, producer: Wire) -> None:
     # The recorded message was number 0x27.
-    publish(producer, *[b"x"] * 37)
+    producer.publish(*[b"x"] * 37)
     message = delivered(wire, producer, AWKWARD)
     id = unhex("00 00 00 00 00 00 00 27 0a 20 0a 20 0a 20 0a 0a")
     assert message.id == id
@@ -166,7 +136,7 @@ def test_a_message_requeued_with_a_delay_lets_later_ones_go_first(
     wire: Wire, producer: Wire
 ) -> None:
     message = delivered(wire, producer)
-    publish(producer, b"later")
+    producer.publish(b"later")
     wire.send(req(message.id, 50))
     assert wire.message().body == b"later"
     wire.rdy(2)
@@ -228,59 +198,6 @@ def test_touch_keeps_a_message_beyond_its_timeout(
     wire.expect_open()
 
 
-# RDY
-
-
-@pytest.mark.parametrize("count", [1, 7, 100, 2500])
-def test_exactly_rdy_messages_are_in_flight(wire: Wire, producer: Wire, count: int) -> None:
-    wire.subscribe(SUB, rdy=count)
-    publish(producer, *numbered(count + 10))
-    assert wire.bodies(count) == numbered(count)
-    wire.expect_open()
-
-
-def test_without_rdy_nothing_comes_and_rdy_0_does_not_recall(wire: Wire, producer: Wire) -> None:
-    wire.subscribe(SUB, rdy=0)
-    publish(producer, b"a", b"b")
-    wire.expect_open()
-    wire.rdy(1)
-    message = wire.message()
-    wire.rdy(0)
-    wire.send(touch(message.id), fin(message.id))
-    wire.expect_open()
-    wire.rdy(1)
-    assert wire.bodies(1) == [b"b"]
-
-
-def test_rdy_2501_closes(wire: Wire) -> None:
-    wire.subscribe(SUB, rdy=2500)
-    assert code_of(wire.ask(b"RDY 2501\n")) == "E_INVALID"
-    wire.expect_closed()
-
-
-def test_after_many_failed_answers_rdy_counts_less(wire: Wire, producer: Wire) -> None:
-    wire.subscribe(SUB, rdy=10)
-    for _ in range(20):
-        assert code_of(wire.ask(fin(bytes(16)))) == "E_FIN_FAILED"
-    publish(producer, *numbered(100))
-    in_flight = [wire.message()]
-    wire.expect_open()  # 10 - 20 + 5, but at least one
-    # Successful answers make up for it.
-    for _ in range(20):
-        wire.send(fin(in_flight.pop().id))
-        in_flight += map(read_message, wire.arrived())
-    assert len(in_flight) == 10
-
-
-def test_five_failed_answers_change_nothing(wire: Wire, producer: Wire) -> None:
-    wire.subscribe(SUB, rdy=10)
-    for _ in range(5):
-        assert code_of(wire.ask(fin(bytes(16)))) == "E_FIN_FAILED"
-    publish(producer, *numbered(20))
-    assert wire.bodies(10) == numbered(10)
-    wire.expect_open()
-
-
 # Leaving
 
 
@@ -290,7 +207,7 @@ def test_what_a_client_leaves_in_flight_comes_at_once_and_as_if_for_the_first_ti
     count, other = 500, connect()
     other.subscribe(SUB, rdy=0)
     wire.subscribe(SUB, rdy=count)
-    publish(producer, *numbered(count))
+    producer.publish(*numbered(count))
     assert wire.bodies(count) == numbered(count)
     wire.close()
     other.rdy(count)
@@ -320,7 +237,7 @@ def test_fins_sent_before_the_end_are_processed(
     other = connect()
     other.subscribe(SUB, rdy=0)
     wire.subscribe(SUB, rdy=100)
-    publish(producer, *numbered(100))
+    producer.publish(*numbered(100))
     messages = [wire.message() for _ in range(100)]
     wire.send(*[fin(each.id) for each in messages[:-1]])
     if half:
@@ -339,7 +256,7 @@ def test_fins_before_cls_are_processed_before_close_wait(
     other = connect()
     other.subscribe(SUB, rdy=0)
     wire.subscribe(SUB, rdy=2500)
-    publish(producer, *numbered(2500))
+    producer.publish(*numbered(2500))
     messages = [wire.message() for _ in range(2500)]
     wire.send(*[fin(each.id) for each in messages], b"CLS\n")
     assert wire.frame() == CLOSE_WAIT
@@ -352,7 +269,7 @@ def test_after_close_wait_messages_can_be_answered_and_rdy_is_ignored(
     wire: Wire, producer: Wire, connect: Connect
 ) -> None:
     wire.subscribe(SUB, rdy=3)
-    publish(producer, *numbered(10))
+    producer.publish(*numbered(10))
     first, second, third = (wire.message() for _ in range(3))
     assert wire.ask(b"CLS\n") == CLOSE_WAIT
     wire.send(fin(first.id), req(second.id), touch(third.id))
@@ -369,57 +286,3 @@ def test_a_second_cls_closes(wire: Wire) -> None:
     assert wire.ask(b"CLS\n") == CLOSE_WAIT
     assert code_of(wire.ask(b"CLS\n")) == "E_INVALID"
     wire.expect_closed()
-
-
-# The window of finished messages behind the oldest that is not
-
-
-def test_with_too_many_gaps_nothing_more_is_read_until_the_oldest_is_finished(
-    wire: Wire, producer: Wire, connect: Connect
-) -> None:
-    wire.subscribe(SUB, rdy=2500)
-    publish(producer, *numbered(4000))
-    messages = [wire.message() for _ in range(2500)]
-    for each in messages[1:1001:2]:
-        wire.send(fin(each.id))
-        messages.append(wire.message())
-    # One gap too many: neither this consumer nor another gets a message.
-    wire.send(*[fin(each.id) for each in messages[1001:2500:2]])
-    wire.expect_open()
-    other = connect()
-    other.subscribe(SUB, rdy=10)
-    other.expect_open()
-    # They close from the oldest on.
-    wire.send(*[fin(each.id) for each in messages[0:2500:2]])
-    assert wire.message().internal_id == messages[-1].internal_id + 1
-
-
-def test_finished_in_any_order_without_gaps_everything_is_read(
-    node: BackgroundBroker, wire: Wire, producer: Wire
-) -> None:
-    wire.subscribe(SUB, rdy=2500)
-    publish(producer, *numbered(4000))
-    held, *rest = [wire.message() for _ in range(2500)]
-    wire.send(*[fin(each.id) for each in reversed(rest)])
-    assert wire.bodies(1500, finish=True) == numbered(4000)[2500:]
-    wire.expect_open()
-    assert channel_stats(node)["depth"] == 4000  # counted from the oldest that is not finished
-    wire.send(fin(held.id))
-    wire.expect_open()
-    assert channel_stats(node)["depth"] == 0
-
-
-def test_a_sample_rate_has_the_server_finish_the_rest(
-    node: BackgroundBroker, wire: Wire, producer: Wire
-) -> None:
-    wire.identify(sample_rate=10)
-    wire.subscribe(SUB, rdy=2500)
-    publish(producer, *numbered(2000))
-    received = wire.arrived()
-    while not received[-1].endswith(b"the end"):  # each time it may be left out
-        publish(producer, b"the end")
-        received += wire.arrived()
-    assert 0 < len(received) < 1000
-    wire.send(*[fin(read_message(frame).id) for frame in received])
-    wire.expect_open()
-    assert channel_stats(node)["depth"] == 0

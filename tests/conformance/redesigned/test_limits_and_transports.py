@@ -26,7 +26,6 @@ from tests.conformance.redesigned.wire import (
     pub,
     pub_trace,
     read_receipt,
-    request,
     sized,
 )
 from tests.fixtures.certificates import Certificates
@@ -298,9 +297,3 @@ def test_where_tls_is_required_a_client_may_begin_it(
     encrypted.frame()
     encrypted.start_tls(trusting)
     exchange(encrypted)
-
-
-@REQUIRED
-def test_where_tls_is_required_http_is_refused(encrypting: BackgroundBroker) -> None:
-    answer = request(encrypting.nsqd_http_addresses[0], "GET", "/stats?format=json")
-    assert answer == (403, b'{"message": "TLS_REQUIRED"}')

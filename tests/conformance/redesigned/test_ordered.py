@@ -7,11 +7,9 @@ import pytest
 from nsqflow.broker import BackgroundBroker
 from tests.conformance.redesigned.wire import (
     ERROR,
-    OK,
     Connect,
     Delivered,
     Wire,
-    batch,
     code_of,
     data_of,
     fin,
@@ -26,14 +24,8 @@ FAST = pytest.mark.nsq_redesigned_broker(msg_timeout=0.2)
 LETTERS = [b"a", b"b", b"c", b"d", b"e", b"f"]
 
 
-@pytest.fixture
-def producer(connect: Connect) -> Wire:
-    """Another connection, which publishes."""
-    return connect()
-
-
-def publish(producer: Wire, *bodies: bytes, topic: str = "t_order") -> None:
-    assert producer.ask(batch(f"MPUB {topic} 0", *bodies)) == OK
+def publish(producer: Wire, *bodies: bytes) -> None:
+    producer.publish(*bodies, topic="t_order")
 
 
 def receive(wire: Wire) -> Delivered:
@@ -94,7 +86,7 @@ def test_partitions_have_a_message_in_flight_each(connect: Connect, producer: Wi
     for number in (0, 1):
         consumer = connect()
         consumer.subscribe(f"SUB_ORDERED t_order ch {number}", rdy=10)
-        assert producer.ask(batch(f"MPUB t_order {number}", b"a", b"b")) == OK
+        producer.publish(b"a", b"b", topic="t_order", partition=number)
         assert receive(consumer).body == b"a"
         consumer.expect_open()
 
@@ -173,7 +165,7 @@ def test_an_ordered_subscription_makes_the_channel_of_an_ordinary_topic_ordered(
 ) -> None:
     wire.subscribe("SUB_ORDERED t_part ch 0", rdy=0)
     wire.leave()
-    publish(producer, *LETTERS, topic="t_part")
+    producer.publish(*LETTERS)
     plain = connect()
     plain.subscribe("SUB t_part ch 0", rdy=5)
     assert plain.bodies(1) == [b"a"]

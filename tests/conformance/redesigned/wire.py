@@ -153,6 +153,10 @@ class Wire:
         if rdy:
             self.rdy(rdy)
 
+    def publish(self, *bodies: bytes, topic: str = "t_part", partition: int = 0) -> None:
+        """Publish messages, which must succeed."""
+        assert self.ask(batch(f"MPUB {topic} {partition}", *bodies)) == OK
+
     def rdy(self, count: int) -> None:
         """Send RDY."""
         self.send(b"RDY %d\n" % count)
@@ -213,7 +217,23 @@ def request(address: str, method: str, path: str) -> tuple[int, bytes]:
         return answer.status, answer.read()
 
 
+def channel_stats(broker: BackgroundBroker) -> dict[str, Any]:
+    """Return what nsqd counts of the only channel of ``t_part``, partition 0."""
+    path = "/stats?format=json&topic=t_part&partition=0"
+    status, body = request(broker.nsqd_http_addresses[0], "GET", path)
+    assert status == 200
+    [topic] = json.loads(body)["data"]["topics"]
+    [channel] = topic["channels"]
+    assert isinstance(channel, dict)
+    return channel
+
+
 # What is sent
+
+
+def numbered(count: int) -> list[bytes]:
+    """Return bodies of six bytes, each with its number."""
+    return [b"%06d" % number for number in range(count)]
 
 
 def sized(body: bytes) -> bytes:

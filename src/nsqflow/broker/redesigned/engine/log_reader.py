@@ -87,6 +87,7 @@ class LogReader:
         self._reread_until = log.end  # below it the log has messages that may be finished
         self._max_confirm_win = max_confirm_win
         self._holding = False  # too much is unfinished: nothing is read until something wakes it
+        self._read_ahead = 0  # before this index nsqd had read when it began to hold
         self._is_held = is_held  # whether a message is in flight
 
     # Sizes
@@ -132,13 +133,14 @@ class LogReader:
         start, log = self.read, self.log
         if not most or start == log.end or not self._may_read():
             return range(start, start)
+        most = 1 if self._holding else most
         self.read = min(start + most, log.bytes_end(start, max_bytes))
         return range(start, self.read)
 
     def pop(self) -> tuple[int, int] | None:
         """Take one message; return its index and how often it was delivered."""
         if self.requeued:
-            self._holding = False
+            self.wake()
             return self.requeued.popleft()
         while self.read < self.log.end and self._may_read():
             index = self.read
@@ -160,12 +162,12 @@ class LogReader:
         window = self.window
         if window.finish(indexes):
             self.reached = max(self.reached, window.cursor)
-            if self._holding and window.stretches < self._max_confirm_win / 2:
-                self._holding = False
+            if window.stretches < self._max_confirm_win / 2:
+                self.wake()
 
     def wake(self) -> None:
         """Try to read on: nsqd does so with each heartbeat."""
-        self._holding = False
+        self._holding = self._holding and self.too_much_unfinished
 
     @property
     def too_much_unfinished(self) -> bool:
@@ -196,7 +198,8 @@ class LogReader:
         self.deferred.clear()
         self.requeued.clear()
         self.requeued.extend((index, self.delayed[index].attempts) for index in self.due)
-        self._holding = False
+        self._holding = self.too_much_unfinished
+        self._read_ahead = 0
 
     def drop_delayed(self) -> None:
         """Drop the messages with a long delay."""
@@ -209,7 +212,8 @@ class LogReader:
     def _may_read(self) -> bool:
         if not self._holding and self.too_much_unfinished:
             self._holding = True
-        return not self._holding
+            self._read_ahead = self.read + 1  # one message, for which no consumer was ready
+        return not self._holding or self.read < self._read_ahead
 
     @property
     def _too_much_deferred(self) -> bool:

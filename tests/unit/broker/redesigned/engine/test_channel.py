@@ -430,7 +430,7 @@ def test_too_many_finished_stretches_stop_reading() -> None:
     for index in range(1, 13, 2):  # six of them
         bench.finish(subscriber, index)
     assert bench.channel.reader.window.stretches == 6
-    assert bench.bodies() == []
+    assert bench.bodies() == [b"s30"]  # which was read ahead
     bench.finish(subscriber, 0)  # the stretches behind it are fewer, but not few enough
     bench.finish(subscriber, 2)
     assert bench.bodies() == []
@@ -444,15 +444,15 @@ def test_a_channel_that_has_stopped_is_woken_by_a_heartbeat_or_a_requeue() -> No
     bench.messages()
     for index in range(1, 13, 2):
         bench.finish(subscriber, index)
-    assert bench.bodies() == []
+    assert bench.bodies() == [b"s30"]  # which was read ahead
     bench.finish(subscriber, *range(2, 13, 2))  # one stretch, and the cursor has not moved
     assert bench.channel.reader.window.stretches == 1
     assert bench.bodies() == []
     bench.channel.wake()
-    assert len(bench.bodies()) == 12
+    assert len(bench.bodies()) == 11
     for index in range(15, 29, 2):
         bench.finish(subscriber, index)
-    assert bench.bodies() == []
+    assert bench.bodies() == [b"s42"]
     bench.channel.wake()
     assert bench.bodies() == []  # it is still too much
     bench.finish(subscriber, *range(14, 29, 2))
@@ -474,12 +474,12 @@ def test_too_many_deferred_messages_stop_reading_and_deferring() -> None:
     bench.messages()
     for index in range(6):
         bench.requeue(subscriber, index, 30 * SECOND)
-    assert bench.bodies() == []
+    assert bench.bodies() == [b"s10"]  # which was read ahead
     with pytest.raises(NotInFlight, match="Too much deferred messages in flight"):
         bench.requeue(subscriber, 6, 90 * SECOND)
     bench.requeue(subscriber, 6, 30 * SECOND)  # before its timeout
     bench.wait(30 * SECOND)
-    assert len(bench.bodies()) == 7
+    assert len(bench.bodies()) == 6
 
 
 def test_an_ordered_or_ephemeral_channel_is_not_woken() -> None:
@@ -590,11 +590,12 @@ def test_a_move_at_the_end_of_the_log_has_nothing_read_ahead() -> None:
     assert bench.bodies() == [b"s01"]
 
 
-def test_a_channel_that_has_stopped_reading_reads_nothing_ahead() -> None:
+def test_a_channel_that_has_stopped_reading_reads_nothing_more_ahead() -> None:
     bench = stocked(30, max_confirm_win=2)
     subscriber = bench.subscribe(rdy=10)
     bench.messages()
     bench.finish(subscriber, 1, 3, 5)
+    assert bench.bodies() == [b"s10"]  # which was read ahead
     bench.channel.move(0)
     assert bench.bodies() == numbered(10)
 
