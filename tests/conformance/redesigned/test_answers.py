@@ -43,7 +43,7 @@ def delivered(wire: Wire, producer: Wire, trace: int = 0) -> Delivered:
 
 def test_an_id_of_spaces_and_newlines_is_taken_byte_for_byte(wire: Wire, producer: Wire) -> None:
     # The recorded message was number 0x27.
-    producer.publish(*[b"x"] * 37)
+    producer.publish_all(*[b"x"] * 37)
     message = delivered(wire, producer, AWKWARD)
     id = unhex("00 00 00 00 00 00 00 27 0a 20 0a 20 0a 20 0a 0a")
     assert message.id == id
@@ -136,7 +136,7 @@ def test_a_message_requeued_with_a_delay_lets_later_ones_go_first(
     wire: Wire, producer: Wire
 ) -> None:
     message = delivered(wire, producer)
-    producer.publish(b"later")
+    producer.publish_all(b"later")
     wire.send(req(message.id, 50))
     assert wire.message().body == b"later"
     wire.rdy(2)
@@ -207,7 +207,7 @@ def test_what_a_client_leaves_in_flight_comes_at_once_and_as_if_for_the_first_ti
     count, other = 500, connect()
     other.subscribe(SUB, rdy=0)
     wire.subscribe(SUB, rdy=count)
-    producer.publish(*numbered(count))
+    producer.publish_all(*numbered(count))
     assert wire.bodies(count) == numbered(count)
     wire.close()
     other.rdy(count)
@@ -237,7 +237,7 @@ def test_fins_sent_before_the_end_are_processed(
     other = connect()
     other.subscribe(SUB, rdy=0)
     wire.subscribe(SUB, rdy=100)
-    producer.publish(*numbered(100))
+    producer.publish_all(*numbered(100))
     messages = [wire.message() for _ in range(100)]
     wire.send(*[fin(each.id) for each in messages[:-1]])
     if half:
@@ -256,7 +256,7 @@ def test_fins_before_cls_are_processed_before_close_wait(
     other = connect()
     other.subscribe(SUB, rdy=0)
     wire.subscribe(SUB, rdy=2500)
-    producer.publish(*numbered(2500))
+    producer.publish_all(*numbered(2500))
     messages = [wire.message() for _ in range(2500)]
     wire.send(*[fin(each.id) for each in messages], b"CLS\n")
     assert wire.frame() == CLOSE_WAIT
@@ -269,7 +269,7 @@ def test_after_close_wait_messages_can_be_answered_and_rdy_is_ignored(
     wire: Wire, producer: Wire, connect: Connect
 ) -> None:
     wire.subscribe(SUB, rdy=3)
-    producer.publish(*numbered(10))
+    producer.publish_all(*numbered(10))
     first, second, third = (wire.message() for _ in range(3))
     assert wire.ask(b"CLS\n") == CLOSE_WAIT
     wire.send(fin(first.id), req(second.id), touch(third.id))

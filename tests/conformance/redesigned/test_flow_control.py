@@ -22,14 +22,14 @@ SUB = "SUB t_part ch 0"
 @pytest.mark.parametrize("count", [1, 7, 100, 2500])
 def test_exactly_rdy_messages_are_in_flight(wire: Wire, producer: Wire, count: int) -> None:
     wire.subscribe(SUB, rdy=count)
-    producer.publish(*numbered(count + 10))
+    producer.publish_all(*numbered(count + 10))
     assert wire.bodies(count) == numbered(count)
     wire.expect_open()
 
 
 def test_without_rdy_nothing_comes_and_rdy_0_does_not_recall(wire: Wire, producer: Wire) -> None:
     wire.subscribe(SUB, rdy=0)
-    producer.publish(b"a", b"b")
+    producer.publish_all(b"a", b"b")
     wire.expect_open()
     wire.rdy(1)
     message = wire.message()
@@ -50,7 +50,7 @@ def test_after_many_failed_answers_rdy_counts_less(wire: Wire, producer: Wire) -
     wire.subscribe(SUB, rdy=10)
     for _ in range(20):
         assert code_of(wire.ask(fin(bytes(16)))) == "E_FIN_FAILED"
-    producer.publish(*numbered(100))
+    producer.publish_all(*numbered(100))
     in_flight = [wire.message()]
     wire.expect_open()  # 10 - 20 + 5, but at least one
     # Successful answers make up for it.
@@ -64,7 +64,7 @@ def test_five_failed_answers_change_nothing(wire: Wire, producer: Wire) -> None:
     wire.subscribe(SUB, rdy=10)
     for _ in range(5):
         assert code_of(wire.ask(fin(bytes(16)))) == "E_FIN_FAILED"
-    producer.publish(*numbered(20))
+    producer.publish_all(*numbered(20))
     assert wire.bodies(10) == numbered(10)
     wire.expect_open()
 
@@ -76,7 +76,7 @@ def test_with_too_many_gaps_nothing_more_is_read_until_the_oldest_is_finished(
     node: BackgroundBroker, wire: Wire, producer: Wire, connect: Connect
 ) -> None:
     wire.subscribe(SUB, rdy=2500)
-    producer.publish(*numbered(4000))
+    producer.publish_all(*numbered(4000))
     messages = [wire.message() for _ in range(2500)]
     for each in messages[1:1003:2]:
         wire.send(fin(each.id))
@@ -99,7 +99,7 @@ def test_finished_in_any_order_without_gaps_everything_is_read(
     node: BackgroundBroker, wire: Wire, producer: Wire
 ) -> None:
     wire.subscribe(SUB, rdy=2500)
-    producer.publish(*numbered(4000))
+    producer.publish_all(*numbered(4000))
     held, *rest = [wire.message() for _ in range(2500)]
     wire.send(*[fin(each.id) for each in reversed(rest)])
     assert wire.bodies(1500, finish=True) == numbered(4000)[2500:]
@@ -115,10 +115,10 @@ def test_a_sample_rate_has_the_server_finish_the_rest(
 ) -> None:
     wire.identify(sample_rate=10)
     wire.subscribe(SUB, rdy=2500)
-    producer.publish(*numbered(2000))
+    producer.publish_all(*numbered(2000))
     received = wire.arrived()
     while not received[-1].endswith(b"the end"):  # each time it may be left out
-        producer.publish(b"the end")
+        producer.publish_all(b"the end")
         received += wire.arrived()
     assert 0 < len(received) < 1000
     wire.send(*[fin(read_message(frame).id) for frame in received])

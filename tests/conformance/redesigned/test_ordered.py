@@ -25,7 +25,7 @@ LETTERS = [b"a", b"b", b"c", b"d", b"e", b"f"]
 
 
 def publish(producer: Wire, *bodies: bytes) -> None:
-    producer.publish(*bodies, topic="t_order")
+    producer.publish_all(*bodies, topic="t_order")
 
 
 def receive(wire: Wire) -> Delivered:
@@ -86,7 +86,7 @@ def test_partitions_have_a_message_in_flight_each(connect: Connect, producer: Wi
     for number in (0, 1):
         consumer = connect()
         consumer.subscribe(f"SUB_ORDERED t_order ch {number}", rdy=10)
-        producer.publish(b"a", b"b", topic="t_order", partition=number)
+        producer.publish_all(b"a", b"b", topic="t_order", partition=number)
         assert receive(consumer).body == b"a"
         consumer.expect_open()
 
@@ -165,7 +165,7 @@ def test_an_ordered_subscription_makes_the_channel_of_an_ordinary_topic_ordered(
 ) -> None:
     wire.subscribe("SUB_ORDERED t_part ch 0", rdy=0)
     wire.leave()
-    producer.publish(*LETTERS)
+    producer.publish_all(*LETTERS)
     plain = connect()
     plain.subscribe("SUB t_part ch 0", rdy=5)
     assert plain.bodies(1) == [b"a"]

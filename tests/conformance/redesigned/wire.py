@@ -153,7 +153,7 @@ class Wire:
         if rdy:
             self.rdy(rdy)
 
-    def publish(self, *bodies: bytes, topic: str = "t_part", partition: int = 0) -> None:
+    def publish_all(self, *bodies: bytes, topic: str = "t_part", partition: int = 0) -> None:
         """Publish messages, which must succeed."""
         assert self.ask(batch(f"MPUB {topic} {partition}", *bodies)) == OK
 
