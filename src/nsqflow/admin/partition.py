@@ -8,10 +8,12 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from nsqflow.admin.http_api import HttpApi, name_query
+from nsqflow.client.position import LATEST, Position
 from nsqflow.errors import AdminError
 from nsqflow.protocol.names import check_topic
 
 _NOT_CREATED = 403  # the topic's channels are created by nsqlookupd alone
+_EMPTY = "end of file"  # what nsqd says of a partition without messages
 _REPLACED = "\N{REPLACEMENT CHARACTER}"
 
 
@@ -110,10 +112,17 @@ class PartitionApi(HttpApi):
         """Delete, empty, pause or unpause a channel of the partition."""
         await self._change(change, topic, partition, channel)
 
-    async def set_offset(self, topic: str, partition: int, channel: str, position: str) -> None:
-        """Move a channel, for all of its consumers; ``position`` is in nsqd's words."""
+    async def set_offset(
+        self, topic: str, partition: int, channel: str, position: Position
+    ) -> None:
+        """Move a channel, for all of its consumers; if there are no messages, to the end."""
         query = _query(topic, partition, channel)
-        await self._call("POST", "/channel/setoffset", query, position.encode())
+        try:
+            await self._call("POST", "/channel/setoffset", query, str(position).encode())
+        except AdminError as error:
+            if _EMPTY not in error.message:
+                raise
+            await self._call("POST", "/channel/setoffset", query, str(LATEST).encode())
 
     async def finish_message(
         self, topic: str, partition: int, channel: str, internal_id: int

@@ -204,7 +204,7 @@ class RedesignedCluster:
         self._check_leaders(found, set(wanted))
         await self._on_each(
             found,
-            lambda api, n: api.set_offset(topic, n, channel, str(wanted[n])),
+            lambda api, n: api.set_offset(topic, n, channel, wanted[n]),
             only=set(wanted),
         )
 

@@ -16,12 +16,10 @@ from nsqflow.admin.partition import PartitionApi
 from nsqflow.client.config import ClientConfig
 from nsqflow.client.consumer.connections import Endpoint
 from nsqflow.client.message import FIN, Message
-from nsqflow.client.position import LATEST, Position
-from nsqflow.errors import AdminError, ConfigError
+from nsqflow.client.position import Position
+from nsqflow.errors import ConfigError
 
 logger = logging.getLogger(__name__)
-
-_EMPTY = "end of file"  # what nsqd says of a partition without messages
 
 
 class PartitionProgress:
@@ -76,7 +74,7 @@ class ChannelSeeker:
             if create:
                 await api.create_partition_channel(self._topic, partition, self._channel)
             if partition not in self._progress:
-                await self._set_offset(api, partition, start)
+                await api.set_offset(self._topic, partition, self._channel, start)
                 now_at = await self._cursor(api, partition)
                 self._progress[partition] = PartitionProgress(now_at)
                 self._log(partition, f"starts at offset {now_at} ({start})")
@@ -120,17 +118,9 @@ class ChannelSeeker:
         resume = self._progress[partition].resume
         cursor = await self._cursor(api, partition)
         if cursor > resume:
-            await self._set_offset(api, partition, Position("virtual_queue", resume))
+            position = Position("virtual_queue", resume)
+            await api.set_offset(self._topic, partition, self._channel, position)
             self._log(partition, f"is moved back from offset {cursor} to {resume}")
-
-    async def _set_offset(self, api: PartitionApi, partition: int, position: Position) -> None:
-        try:
-            await api.set_offset(self._topic, partition, self._channel, str(position))
-        except AdminError as error:
-            if _EMPTY not in error.message:
-                raise
-            # The partition has no messages: its end is the only place there is.
-            await api.set_offset(self._topic, partition, self._channel, str(LATEST))
 
     def _log(self, partition: int, what: str) -> None:
         logger.info("%s/%s: partition %d %s", self._topic, self._channel, partition, what)
