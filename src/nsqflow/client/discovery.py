@@ -197,6 +197,8 @@ class Discovery:
         before = self._health[address]
         self._health[address] = LookupdHealth(last_error=before.last_error)
         (self._kept if self.settled else self._gathered)[address] = answer
+        # Others describe no topic; the list of members may be late, or fail.
+        self._clustered = self._clustered or answer.meta is not None
         if self._dialect is not Dialect.REDESIGNED:
             self._dialect = answer.dialect or self._dialect
         self.answered = True

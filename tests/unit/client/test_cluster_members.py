@@ -168,6 +168,15 @@ def test_an_empty_answer_decides_nothing() -> None:
     assert machine.unsettled, "after a crash in a cluster"
 
 
+def test_an_answer_with_metadata_is_that_of_a_cluster() -> None:
+    machine = Discovery([A])
+    machine.begin_round(early=False)
+    machine.succeeded(A, leads(partitions=1))
+    assert machine.dialect is None
+    assert machine.has_leaders
+    assert machine.unsettled, "after a crash, or a new topic"
+
+
 def test_a_redesigned_topic_never_becomes_classic() -> None:
     machine = Discovery([A])
     for answer in (leads(1), LookupAnswer(), LookupAnswer(producers=(node(1),))):

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -18,6 +19,7 @@ from nsqflow.client.events import EventEmitter
 from nsqflow.client.producer.publish_batch import PublishBatch, TopicPartition
 from nsqflow.errors import ConfigError, DiscoveryError, NsqError
 from nsqflow.protocol import Dialect, LookupAnswer, TopicMeta
+from nsqflow.protocol.dialect import dialect_of_version
 
 if TYPE_CHECKING:  # loads the HTTP client, which direct connections do not need
     from nsqflow.client.lookup_poller import LookupPoller
@@ -286,7 +288,9 @@ class LookupRouter:
         self._on_answer()
 
     def _on_nodes_answer(self, answer: LookupAnswer) -> None:
-        self._nodes = self._allowed(None, answer)
+        # Redesigned ones create no topic by its first publish.
+        classic = [n for n in answer.producers if dialect_of_version(n.version) is Dialect.CLASSIC]
+        self._nodes = self._allowed(None, replace(answer, producers=tuple(classic)))
         self._on_answer()
 
     def _allowed(self, topic: str | None, answer: LookupAnswer) -> tuple[str, ...]:

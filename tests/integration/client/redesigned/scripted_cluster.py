@@ -53,6 +53,12 @@ def members_answer(addresses: list[str], leader: str | None = None) -> tuple[int
     return 200, json.dumps(answer).encode()
 
 
+def nodes_answer(*addresses: str) -> tuple[int, bytes]:
+    """Return the answer to /nodes: nsqd of the redesigned NSQ."""
+    nodes = [_node(address) | {"version": REDESIGNED_VERSION} for address in addresses]
+    return 200, json.dumps({"producers": nodes}).encode()
+
+
 def lookupd_answers(lookup: Answer, members: list[str]) -> dict[str, Answer]:
     """Return the answers of an nsqlookupd of a cluster."""
     return {"/listlookup": members_answer(members), "/lookup?": lookup}

@@ -13,7 +13,7 @@ from nsqflow import Consumer, Producer
 from nsqflow.admin import RedesignedCluster
 from nsqflow.broker import Broker
 from nsqflow.errors import RequestTimeout
-from nsqflow.protocol import Sub
+from nsqflow.protocol import Pub, Sub
 from tests.fixtures.events import EventLog
 from tests.fixtures.loops import asynchronous, eventually
 from tests.fixtures.scripted import HANG, Answer, ScriptedLookupd
@@ -22,6 +22,7 @@ from tests.integration.client.redesigned.scripted_cluster import (
     QUICK,
     lookupd_answers,
     members_answer,
+    nodes_answer,
     scripted_cluster,
     topic_answer,
 )
@@ -139,6 +140,33 @@ async def test_without_a_list_the_configured_nsqlookupd_are_asked(listing: Answe
         async with Producer(lookupd=cluster.lookupd.address, **QUICK) as producer:
             await producer.publish("orders", b"a", partition=0)
         assert [each.name for each in cluster.published] == ["PUB"]
+
+
+@pytest.mark.parametrize("listing", [(500, b"{}"), HANG], ids=["error", "silence"])
+@pytest.mark.parametrize(
+    "nothing", [topic_answer({}, 1), (404, b'{"message":"Key not found"}')], ids=["new", "unknown"]
+)
+@asynchronous
+async def test_a_redesigned_nsqd_is_not_taken_for_a_classic_one_without_a_list(
+    nothing: Answer, listing: Answer
+) -> None:
+    # Where no nsqd has a classic topic, the first publish would go to any of them.
+    async with scripted_cluster() as cluster:
+        nodes = nodes_answer(cluster.nsqd.address)
+        found = topic_answer({0: cluster.nsqd.address})
+        answers = {"/listlookup": listing, "/nodes": nodes, "/lookup?": nothing}
+        cluster.lookupd.answers = answers
+        options = QUICK | {"lookupd_poll_interval": 0.2}
+        async with Producer(lookupd=cluster.lookupd.address, **options) as producer:
+            waiting = producer.send("orders", b"a", timeout=PATIENCE)
+            for _ in range(4):
+                await cluster.lookupd.requested("/lookup?")
+            assert not cluster.nsqd.connections
+            cluster.lookupd.answers = answers | {"/lookup?": found}
+            await waiting
+        (sent,) = cluster.published
+        assert isinstance(sent, Pub)
+        assert sent.partition == 0
 
 
 @pytest.mark.proves(rows=[63])
