@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +14,10 @@ import pytest
 from nsqflow import admin, blocking
 from nsqflow.broker import BackgroundBroker, Broker
 from nsqflow.errors import ConfigError, LocalProtocolError
+from tests.conformance.driver import wait_until
 from tests.conformance.redesigned.http_driver import CHANNEL, TOPIC, ask
 from tests.fixtures.loops import asynchronous
+from tests.fixtures.servers import PATIENCE
 
 pytest_plugins = ["pytester"]
 
@@ -22,10 +26,16 @@ def started(nodes: int = 3, **options: Any) -> BackgroundBroker:
     return BackgroundBroker("redesigned", nodes, **options)
 
 
+def named(broker: BackgroundBroker, lookupd: int = 0) -> dict[str, Any]:
+    """Return what an nsqlookupd names to producers of the topic."""
+    path = f"GET /lookup?topic={TOPIC}&access=w"
+    partitions: dict[str, Any] = ask(broker.lookupd_addresses[lookupd], path).json()["partitions"]
+    return partitions
+
+
 def leader(broker: BackgroundBroker, lookupd: int = 0) -> str:
     """Return the address of the node that leads partition 0 of the topic."""
-    path = f"GET /lookup?topic={TOPIC}&access=w"
-    node = ask(broker.lookupd_addresses[lookupd], path).json()["partitions"]["0"]
+    node = named(broker, lookupd)["0"]
     return f"{node['broadcast_address']}:{node['tcp_port']}"
 
 
@@ -167,6 +177,47 @@ def test_a_stopped_cluster_leaves_no_threads() -> None:
         broker.create_topic(TOPIC, replicas=3)
         broker.kill_node(0)
     assert set(threading.enumerate()) == before
+
+
+LONG = 3600.0  # seconds: nothing that takes as long happens during a test
+
+
+@asynchronous
+async def test_a_cluster_can_be_stopped_while_a_node_is_stopping() -> None:
+    broker = Broker("redesigned", 2, move_delay=LONG)
+    await broker.start()
+    await broker.create_topic(TOPIC, replicas=2)
+    async with asyncio.timeout(PATIENCE):
+        await asyncio.gather(broker.stop_node(0), broker.stop(), broker.stop())
+    await broker.start()
+    await broker.stop()
+
+
+@asynchronous
+async def test_what_waits_for_a_partition_ends_with_the_cluster() -> None:
+    async with Broker("redesigned", 2, move_delay=LONG, new_topic_delay=LONG) as broker:
+        creating = asyncio.create_task(broker.create_topic(TOPIC, replicas=2))
+        await asyncio.sleep(0)  # it has started
+        moving = asyncio.create_task(broker.move_leader(TOPIC, 0, 1))
+        await asyncio.sleep(0)
+    for task in (creating, moving):
+        with pytest.raises(LocalProtocolError, match="stopped"):
+            await task
+
+
+@pytest.mark.parametrize("call", ["stop_node", "move_leader"])
+def test_calls_of_other_threads_end_with_a_background_broker(call: str) -> None:
+    with ThreadPoolExecutor(1) as pool:
+        with started(move_delay=LONG) as broker:
+            broker.create_topic(TOPIC, replicas=3)
+            arguments = (0,) if call == "stop_node" else (TOPIC, 0, 1)
+            under_way = pool.submit(getattr(broker, call), *arguments)
+            wait_until(lambda: not named(broker))  # it has begun: publishes are refused
+        if call == "stop_node":
+            under_way.result(PATIENCE)
+        else:
+            with pytest.raises(LocalProtocolError, match="stopped"):
+                under_way.result(PATIENCE)
 
 
 # The pytest fixture

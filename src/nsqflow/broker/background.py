@@ -14,6 +14,7 @@ from nsqflow.errors import LocalProtocolError
 T = TypeVar("T")
 
 _TIMEOUT = 60.0  # seconds for each call
+_GRACE = 1.0  # seconds for calls that are under way when the broker has stopped
 
 
 class BackgroundBroker:
@@ -145,7 +146,19 @@ class BackgroundBroker:
     def _end(self) -> None:
         assert self._loop is not None
         assert self._thread is not None
-        self._loop.call_soon_threadsafe(self._loop.stop)
-        self._thread.join(_TIMEOUT)
-        self._loop.close()
-        self._loop = self._thread = None
+        try:
+            self._wait(_end_other_calls())
+        finally:
+            self._loop.call_soon_threadsafe(self._loop.stop)
+            self._thread.join(_TIMEOUT)
+            self._loop.close()
+            self._loop = self._thread = None
+
+
+async def _end_other_calls() -> None:
+    """Wait for calls of other threads, which end with the broker; cancel those that do not."""
+    if others := asyncio.all_tasks() - {asyncio.current_task()}:
+        _, pending = await asyncio.wait(others, timeout=_GRACE)
+        for task in pending:
+            task.cancel()
+        await asyncio.gather(*pending, return_exceptions=True)

@@ -22,7 +22,7 @@ from nsqflow.broker.redesigned.lookupd import ClusterLookupd
 from nsqflow.broker.redesigned.nsqd import PartitionedConnection, PartitionedNsqd
 from nsqflow.broker.redesigned.options import ClusterOptions
 from nsqflow.broker.version import REDESIGNED_VERSION
-from nsqflow.errors import ConfigError
+from nsqflow.errors import ConfigError, LocalProtocolError
 from nsqflow.protocol import TopicMeta
 
 LOOKUPDS = 2
@@ -66,6 +66,7 @@ class PartitionedCluster(ClusterObserver):
         self._lookupds: dict[int, ClusterLookupd] = {}  # those that run
         self._lookupd_addresses = [*lookupd_addresses]
         self._leaving: dict[int, asyncio.Event] = {}  # nodes that are stopping
+        self._settling: set[asyncio.Event] = set()  # of tasks that wait for a partition
         self._lock = asyncio.Lock()  # one node or nsqlookupd starts or stops at a time
 
     # What a Broker needs
@@ -115,6 +116,10 @@ class PartitionedCluster(ClusterObserver):
             for number in self._lookupds:
                 self.election.stopped(number, self._clock.now())
             self._lookupds, self._nodes = {}, {}
+        for event in (*self._leaving.values(), *self._settling):
+            event.set()  # nothing settles any more
+        async with self._lock:
+            pass  # another task may be stopping a node
 
     async def start_node(self, number: int) -> None:
         """Start a node, which joins its partitions again."""
@@ -148,8 +153,9 @@ class PartitionedCluster(ClusterObserver):
             self.engine.leadership.stop_node(number, self._clock.now())
             self._pump.start()
             await left.wait()
-            del self._leaving[number], self._nodes[number]
-            await nsqd.stop()
+            del self._leaving[number]
+            if self._nodes.pop(number, None) is not None:  # else all have been stopped
+                await nsqd.stop()
 
     async def kill_node(self, number: int) -> None:
         """End a node as ``kill -9`` does: the others notice later."""
@@ -307,8 +313,14 @@ class PartitionedCluster(ClusterObserver):
     async def _settled(self, partition: Partition) -> None:
         settled = asyncio.Event()
         partition.settled.append(settled.set)
-        async with asyncio.timeout(_TIMEOUT):
-            await settled.wait()
+        self._settling.add(settled)
+        try:
+            async with asyncio.timeout(_TIMEOUT):
+                await settled.wait()
+        finally:
+            self._settling.discard(settled)
+        if not self.running:
+            raise LocalProtocolError(f"the broker was stopped while {partition} was changing")
 
 
 def _port(address: str) -> int:
