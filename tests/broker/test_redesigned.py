@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+import nsqflow
 from nsqflow import admin, blocking
 from nsqflow.broker import BackgroundBroker, Broker
 from nsqflow.errors import ConfigError, LocalProtocolError
@@ -189,8 +190,22 @@ async def test_a_cluster_can_be_stopped_while_a_node_is_stopping() -> None:
     await broker.create_topic(TOPIC, replicas=2)
     async with asyncio.timeout(PATIENCE):
         await asyncio.gather(broker.stop_node(0), broker.stop(), broker.stop())
-    await broker.start()
     await broker.stop()
+
+
+@asynchronous
+async def test_a_node_whose_stop_was_cancelled_goes_on_and_can_be_stopped_again() -> None:
+    async with Broker("redesigned", 2) as broker:
+        await broker.create_topic(TOPIC)
+        stopping = asyncio.create_task(broker.stop_node(0))
+        await asyncio.sleep(0)  # it has started
+        stopping.cancel()
+        await asyncio.wait([stopping])
+        assert stopping.cancelled()
+        async with nsqflow.Producer(lookupd=broker.lookupd_addresses) as producer:
+            await producer.publish(TOPIC, b"x")
+        await broker.stop_node(0)
+        await broker.start_node(0)
 
 
 @asynchronous

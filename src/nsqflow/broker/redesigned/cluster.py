@@ -152,8 +152,10 @@ class PartitionedCluster(ClusterObserver):
             left = self._leaving[number] = asyncio.Event()
             self.engine.leadership.stop_node(number, self._clock.now())
             self._pump.start()
-            await left.wait()
-            del self._leaving[number]
+            try:
+                await left.wait()
+            finally:
+                del self._leaving[number]
             if self._nodes.pop(number, None) is not None:  # else all have been stopped
                 await nsqd.stop()
 
@@ -298,6 +300,8 @@ class PartitionedCluster(ClusterObserver):
         """Note that a node that is stopping leads nothing any more."""
         if node in self._leaving:
             self._leaving[node].set()
+        elif node in self._nodes:  # the task that was stopping it is cancelled
+            self.engine.leadership.start_node(node, self._clock.now())
 
     # Private methods
 
