@@ -72,6 +72,8 @@ class PartitionOrder:
     def __init__(self) -> None:
         self.seen = 0
         """How often the last message was delivered to this consumer."""
+        self.unfinished = 0
+        """The same since user code has last finished it: nsqd may repeat it nevertheless."""
         self._nsqd = ""
         self._last = (0, 0, 0)  # internal id, offset and timestamp
         self._finished = (0, 0, 0)  # by user code, after its connection was lost
@@ -84,10 +86,18 @@ class PartitionOrder:
         message = internal_id, offset, timestamp
         last, self._last = self._last, message
         same_leader, self._nsqd = nsqd == self._nsqd, nsqd
-        self.seen = self.seen + 1 if message == last else 1
+        if message != last:
+            self.seen = self.unfinished = 0
+        self.seen += 1
+        self.unfinished += 1
         if not same_leader or (internal_id >= last[0] and offset >= last[1]):
             return None
         return f"id {internal_id} at offset {offset} came after id {last[0]} at offset {last[1]}"
+
+    def finished(self, internal_id: int, offset: int, timestamp: int) -> None:
+        """Record that user code has finished a message."""
+        if self._last == (internal_id, offset, timestamp):
+            self.unfinished = 0
 
     def finished_too_late(self, internal_id: int, offset: int, timestamp: int) -> None:
         """Record a message that user code has finished after its connection was lost."""

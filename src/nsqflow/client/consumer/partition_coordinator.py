@@ -174,6 +174,7 @@ class PartitionCoordinator(Coordinator):
         if messages and self._seeker is not None:
             self._seeker.answered(messages)
         if messages and subscription.ordered:
+            self._remember_finished(subscription, messages)
             messages = self._postpone(subscription, messages)
         if messages and self.topic in TRACED_TOPICS:
             trace_answers(subscription, messages)
@@ -201,14 +202,14 @@ class PartitionCoordinator(Coordinator):
             self.queue.taken += 1
             message.try_finish()
             return False
-        if order.seen <= self.config.blocked_after:
+        if order.unfinished <= self.config.blocked_after:
             return True
-        decision = self._ask_when_blocked(message, order.seen)
+        decision = self._ask_when_blocked(message, order.unfinished)
         if decision == "dead_letter":
             self.dead_letters.add(message)
             return False
         if decision == "stop":
-            self.fail(BlockedMessageError(f"{message!r} was delivered {order.seen} times"))
+            self.fail(BlockedMessageError(f"{message!r} was delivered {order.unfinished} times"))
         return True
 
     def _ask_when_blocked(self, message: PartitionMessage, seen: int) -> str:
@@ -252,7 +253,6 @@ class PartitionCoordinator(Coordinator):
         """Keep failed messages until their delay is over; return the others."""
         now = self.now()
         if subscription.lost:
-            self._remember_finished(subscription, messages)
             return messages
         due = []
         for message in messages:
@@ -279,7 +279,10 @@ class PartitionCoordinator(Coordinator):
         for message in messages:
             if message.answer is FIN:
                 assert isinstance(message, PartitionMessage)
-                self._order(subscription).finished_too_late(*_place(message))
+                order = self._order(subscription)
+                order.finished(*_place(message))
+                if subscription.lost:
+                    order.finished_too_late(*_place(message))
 
     def _requeue_due(self, now: float) -> None:
         for message in [each for each, at in self._postponed.items() if at <= now]:
