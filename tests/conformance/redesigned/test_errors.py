@@ -252,7 +252,7 @@ def connection_to(broker: BackgroundBroker, topic: str, *, leader: bool) -> Wire
     """Return a connection to the node that leads, or the one that does not."""
     for address in broker.nsqd_addresses:
         wire = Wire(address)
-        if (wire.ask(pub(topic, b"who leads?")) == OK) is leader:
+        if (wire.ask(pub(topic, b"x")) == OK) is leader:
             return wire
         wire.close()
     raise AssertionError("there is no such node")
