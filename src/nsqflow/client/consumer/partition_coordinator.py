@@ -283,6 +283,14 @@ class PartitionCoordinator(Coordinator):
                 order.finished(*_place(message))
                 if subscription.lost:
                     order.finished_too_late(*_place(message))
+                    self._finish_copies(message)
+
+    def _finish_copies(self, message: PartitionMessage) -> None:
+        """Finish what another leader has sent while user code had the message."""
+        assert self.queue.gate is not None
+        for copy in self.queue.gate.remove(lambda each: each.id == message.id):
+            self.queue.taken += 1
+            copy.try_finish()
 
     def _requeue_due(self, now: float) -> None:
         for message in [each for each, at in self._postponed.items() if at <= now]:

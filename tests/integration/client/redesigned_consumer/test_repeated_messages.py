@@ -1,17 +1,24 @@
-"""A message of an ordered partition that comes again though it was finished blocks nothing."""
+"""Messages of an ordered partition that come again though user code has finished them."""
 
 from __future__ import annotations
 
+import asyncio
+
+import pytest
+
 from nsqflow.admin import RedesignedCluster
 from nsqflow.client.consumer.ordered import PartitionOrder
-from tests.fixtures.loops import asynchronous
+from nsqflow.client.message import Message
+from tests.fixtures.loops import asynchronous, eventually
 from tests.integration.client.redesigned_consumer.reading import (
     CHANNEL,
     TOPIC,
     cluster,
+    consumer_of,
     consuming,
     finish,
     publish,
+    subscribed,
 )
 
 
@@ -41,3 +48,35 @@ def test_deliveries_are_counted_from_the_last_finish_on() -> None:
     assert (order.seen, order.unfinished) == (4, 1)
     order.received("nsqd", 6, 150, 10)
     assert (order.seen, order.unfinished) == (1, 1)
+
+
+@pytest.mark.parametrize("repeat_messages", [False, True])
+@asynchronous
+async def test_what_is_finished_after_a_change_of_leaders_is_not_handed_out_again(
+    repeat_messages: bool,
+) -> None:
+    seen: list[bytes] = []
+    go_on = asyncio.Event()
+
+    async def handle(message: Message) -> None:
+        seen.append(message.body)
+        await go_on.wait()
+
+    async with cluster(2, replicas=2, ordered=True, repeat_messages=repeat_messages) as broker:
+        consumer = consumer_of(broker)
+        running = asyncio.create_task(consumer.run(handle, concurrency=4, signals=False))
+        await subscribed(consumer)
+        await publish(broker, b"a", b"b", b"c", partition=0)
+        await eventually(lambda: seen == [b"a"], what="the first message")
+        await broker.move_leader(TOPIC, 0, 1)
+        await eventually(lambda: consumer.stats().queued > 0, what="the copy of the new leader")
+        go_on.set()
+        await eventually(lambda: seen[-1] == b"c", what="the last message")
+        await consumer.close()
+        await running
+        admin = RedesignedCluster(lookupd=broker.lookupd_addresses)
+        channels = [each.channel(CHANNEL) for each in await admin.stats(TOPIC)]
+    assert seen[0] == b"a"
+    assert seen.count(b"a") == 1
+    assert sorted(set(seen)) == [b"a", b"b", b"c"]
+    assert [channel and channel.depth for channel in channels] == [0]
