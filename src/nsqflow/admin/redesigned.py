@@ -21,6 +21,7 @@ from nsqflow.protocol import Dialect, Node, TopicMeta, parse_listlookup
 T = TypeVar("T")
 
 _NOT_LEADING = ("E_FAILED_ON_NOT_LEADER", "Not nsqlookup leader")
+_REGISTERED = " already registered"  # of a channel that nsqlookupd creates
 _RETRY = 0.2  # seconds until a change is tried again, or a new topic is looked up again
 
 ChannelChange = Literal["delete", "empty", "pause", "unpause"]
@@ -162,14 +163,18 @@ class RedesignedCluster:
     # Channels
 
     async def create_channel(self, topic: str, channel: str) -> None:
-        """Create a channel in every partition, at its end.
+        """Create a channel in every partition, at its end, unless it exists.
 
         On an ordered topic let a consumer create it instead: a channel that is made ordered later
         repeats its first message.
         """
         found = await self.topic(topic)
         if found.meta.disable_channel_auto_create:
-            await self._change("/channel/create", name_query(topic, channel))
+            try:
+                await self._change("/channel/create", name_query(topic, channel))
+            except AdminError as error:
+                if not error.message.endswith(_REGISTERED):
+                    raise
             return
         self._check_leaders(found)
         await self._on_each(found, lambda api, n: api.create_partition_channel(topic, n, channel))
