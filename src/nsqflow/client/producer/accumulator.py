@@ -100,6 +100,8 @@ class Accumulator:
 
     def find_destination(self, batch: PublishBatch) -> Destination:
         """Return where a batch goes; raise ``ConfigError`` for what its topic can't take."""
+        if batch.destination is batch.topic and batch.has_only_destination:  # the usual case, fast
+            return batch.destination
         error = refuse_redesigned(batch, "it is for topics of the redesigned NSQ; pass lookupd=")
         if error is not None:
             raise error
@@ -268,7 +270,7 @@ class Accumulator:
             self._on_lost(batches, nsqd, error)
 
     def _on_refused(self, batch: PublishBatch, nsqd: str, error: ServerError) -> None:
-        batch.refused_by.add(nsqd)
+        batch.refused_by |= {nsqd}
         if self._split_bad(batch, error):
             return
         if error.code == "E_MPUB_FAILED" and len(batch.bodies) > 1:

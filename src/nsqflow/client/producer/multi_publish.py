@@ -23,24 +23,32 @@ class MultiPublish:
     async def run(self, max_body_size: int) -> None:
         """Publish in batches of up to ``max_body_size`` bytes; raise the worst of the errors."""
         bodies = self._bodies
+        parts: list[range]
+        errors: list[NsqError | None]
         if 4 + 4 * len(bodies) + bodies.total <= max_body_size:
-            parts = [range(len(bodies))]
+            try:
+                await self._start(bodies)
+                return
+            except NsqError as error:
+                parts, errors = [range(len(bodies))], [error]
         else:
             parts = [part for part in split_by_size(bodies, max_body_size) if part]
-        errors = await self._send(parts)
+            errors = await self._send(parts)
         if any(errors):
             await self._raise_worst(parts, errors)
+
+    def _start(self, bodies: Bodies) -> PublishFuture:
+        batch = self._make(bodies)
+        self._accumulator.find_destination(batch)
+        return self._accumulator.send_batch(batch)
 
     async def _send(self, parts: list[range]) -> list[NsqError | None]:
         """Publish each part in a command of its own; return the error of each."""
         futures: list[PublishFuture] = []
         try:
             for part in parts:
-                whole = len(part) == len(self._bodies)
-                some = self._bodies if whole else Bodies(self._bodies[part.start : part.stop])
-                batch = self._make(some)
-                self._accumulator.find_destination(batch)
-                futures.append(self._accumulator.send_batch(batch))
+                some = Bodies(self._bodies[part.start : part.stop])
+                futures.append(self._start(some))
             return [await _error_of(future) for future in futures]
         finally:
             for future in futures:

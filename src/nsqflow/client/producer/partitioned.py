@@ -129,11 +129,11 @@ class PartitionedAccumulator(Accumulator):
             return
         codes, seconds = batch.refused_codes, self._loop.time() - batch.sent_at
         decision = decide_retry(error, refusals=codes.count(error.code), seconds=seconds)
-        codes.append(error.code)
+        batch.refused_codes = (*codes, error.code)
         if decision is RetryDecision.UNCERTAIN:
             self._on_lost([batch], nsqd, error)
         elif decision is not RetryDecision.FAIL:
-            batch.refused_by.add(f"{nsqd}/{batch.partition}")
+            batch.refused_by |= {f"{nsqd}/{batch.partition}"}
             after = RETRY_DELAY if decision is RetryDecision.RETRY_LATER else 0.0
             self._pool.refresh(batch.topic, batch.partition, after=after)
             self._put_back([batch])

@@ -65,29 +65,20 @@ class PublishBatch:
     There is one future for each body, or (``publish_many``) one for all of them.
     """
 
-    __slots__ = (
-        "bodies",
-        "deadline",
-        "delay_ms",
-        "destination",
-        "ends",
-        "expired",
-        "futures",
-        "headers",
-        "key",
-        "partition",
-        "refused_by",
-        "refused_codes",
-        "sent_at",
-        "settled",
-        "size",
-        "timeout",
-        "topic",
-        "trace",
-        "trace_optional",
-        "uncertainty",
-    )
-
+    # Defaults, so that a plain batch is made quickly: many have no more than one message.
+    timeout = 0.0  # the publish timeout that all messages of the batch share
+    expired = False  # sent, and reported as uncertain
+    uncertainty: PublishUncertain | None = None  # set when sent again after a loss
+    refused_by: frozenset[str] = frozenset()  # addresses of nsqd that could not store it
+    # Redesigned:
+    partition: int | None = None  # set when it is sent
+    key: bytes | None = None  # until the partition is known
+    trace: int | None = None  # of its only message
+    trace_optional = False  # tracing is on for the topic; ignored by classic nsqd
+    headers: list[bytes] | None = None  # JSON, one for each body
+    settled = False  # its topic is known, and can take it
+    sent_at = 0.0
+    refused_codes: tuple[str, ...] = ()
     ends: tuple[str, str]  # of the connection: client and nsqd; set for traced messages alone
 
     def __init__(
@@ -101,23 +92,10 @@ class PublishBatch:
         self.destination: Destination = topic
         self.deadline = deadline
         self.delay_ms = delay_ms  # None: not deferred
-        # Redesigned:
-        self.partition: int | None = None  # set when it is sent
-        self.key: bytes | None = None  # until the partition is known
-        self.trace: int | None = None  # of its only message
-        self.trace_optional = False  # tracing is on for the topic; ignored by classic nsqd
-        self.headers: list[bytes] | None = None  # JSON, one for each body
-        self.settled = False  # its topic is known, and can take it
-        self.sent_at = 0.0
-        self.refused_codes: list[str] = []
         self.bodies: list[bytes] = [] if bodies is None else bodies
         self.futures: list[PublishFuture] = []
         # Bytes of the messages in MPUB: four for the length, then the body.
         self.size = 0 if bodies is None else 4 * len(bodies) + bodies.total
-        self.timeout = 0.0  # the publish timeout that all messages of the batch share
-        self.expired = False  # sent, and reported as uncertain
-        self.uncertainty: PublishUncertain | None = None  # set when sent again after a loss
-        self.refused_by: set[str] = set()  # addresses of nsqd that could not store it
 
     def add(self, body: bytes, future: PublishFuture) -> None:
         """Add a message."""
