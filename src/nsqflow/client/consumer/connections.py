@@ -210,12 +210,19 @@ class NsqdConnections:
             await reconnector.run()
         finally:
             # An nsqd that was never reached can wait for the next regular poll; a partition can't:
-            # another nsqd may lead it by now.
-            if self.poller is not None:
+            # another nsqd may lead it by now. If that one is connected, nothing is missing.
+            if self.poller is not None and not self._is_led(reconnector.partition):
                 if reconnector.was_connected:
                     self.poller.lost(key, worked=not reconnector.failures)
                 elif reconnector.partition is not None:
                     self.poller.lost(key, worked=False)
+
+    def _is_led(self, partition: int | None) -> bool:
+        """Return whether the nsqd that leads a partition is connected."""
+        if partition is None or partition not in self.leaders:
+            return False
+        leader = self.reconnectors.get(endpoint_name(self.leaders[partition], partition))
+        return leader is not None and leader.connection is not None
 
     def _create_task(self, work: Coroutine[Any, Any, None], name: str) -> asyncio.Task[None]:
         task = asyncio.create_task(work, name=name)

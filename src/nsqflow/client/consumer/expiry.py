@@ -130,7 +130,9 @@ class MessageExpiry:
     def drop(self, messages: list[Message]) -> None:
         """Forget messages that nsqd delivers again."""
         for message in messages:
-            self.unseen.add(message.nsqd, message.id)
+            subscription = message.delivery.subscription
+            if subscription.counts_lost_deliveries or not subscription.lost:
+                self.unseen.add(message.nsqd, message.id)
             self.copies.discard(message.id)
         for subscription, group in groupby(messages, lambda m: m.delivery.subscription):
             dropped = list(group)

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from nsqflow.client.message import Message
+    from nsqflow.client.partition_message import PartitionMessage
 
 
 class OrderedGate:
@@ -29,6 +30,10 @@ class OrderedGate:
 
     def __iter__(self) -> Iterator[Message]:
         return (message for waiting in self._waiting.values() for message in waiting)
+
+    def is_taken(self, message: Message) -> bool:
+        """Return whether another message of the partition has passed and is not answered."""
+        return message.partition in self._passed
 
     def admit(self, messages: Iterable[Message]) -> list[Message]:
         """Return those messages that may pass now; keep the others."""
@@ -73,7 +78,9 @@ class PartitionOrder:
         self.seen = 0
         """How often the last message was delivered to this consumer."""
         self.unfinished = 0
-        """The same since user code has last finished it: nsqd may repeat it nevertheless."""
+        """The same since user code has last finished it (nsqd may repeat it nevertheless), less
+        the deliveries that user code never had.
+        """
         self._nsqd = ""
         self._last = (0, 0, 0)  # internal id, offset and timestamp
         self._finished = (0, 0, 0)  # by user code, after its connection was lost
@@ -86,6 +93,8 @@ class PartitionOrder:
         message = internal_id, offset, timestamp
         last, self._last = self._last, message
         same_leader, self._nsqd = nsqd == self._nsqd, nsqd
+        if internal_id > self._finished[0] or (same_leader and internal_id < last[0]):
+            self._finished = (0, 0, 0)  # nsqd is past it; if it comes again, someone wants it so
         if message != last:
             self.seen = self.unfinished = 0
         self.seen += 1
@@ -93,6 +102,11 @@ class PartitionOrder:
         if not same_leader or (internal_id >= last[0] and offset >= last[1]):
             return None
         return f"id {internal_id} at offset {offset} came after id {last[0]} at offset {last[1]}"
+
+    def dropped(self, internal_id: int, offset: int, timestamp: int) -> None:
+        """Record that a delivery was dropped before user code had it."""
+        if self._last == (internal_id, offset, timestamp) and self.unfinished:
+            self.unfinished -= 1
 
     def finished(self, internal_id: int, offset: int, timestamp: int) -> None:
         """Record that user code has finished a message."""
@@ -107,6 +121,11 @@ class PartitionOrder:
     def is_finished(self) -> bool:
         """Whether the last message is one that was finished too late: it needs a FIN alone."""
         return self._finished == self._last
+
+
+def place(message: PartitionMessage) -> tuple[int, int, int]:
+    """Return what identifies a message of a partition, whichever nsqd sends it."""
+    return message.internal_id, message.offset or 0, message.timestamp
 
 
 def retry_at(now: float, delay: float, deadline: float, msg_timeout: float) -> float:

@@ -16,7 +16,7 @@ from nsqflow.client.consumer.backoff import Backoff, BackoffPhase
 from nsqflow.client.consumer.config import BLOCKED_DECISIONS, ConsumerConfig
 from nsqflow.client.consumer.connections import Endpoint
 from nsqflow.client.consumer.coordinator import Coordinator
-from nsqflow.client.consumer.ordered import OrderedGate, PartitionOrder, retry_at
+from nsqflow.client.consumer.ordered import OrderedGate, PartitionOrder, place, retry_at
 from nsqflow.client.consumer.partition_subscription import (
     PartitionSubscription,
     trace_answers,
@@ -45,6 +45,7 @@ class PartitionCoordinator(Coordinator):
         self._orders: dict[int, PartitionOrder] = {}
         self._backoffs: dict[int, Backoff] = {}
         self._postponed: dict[Message, float] = {}  # failed messages, and when they are requeued
+        self._holds_some = False  # partitions that get no RDY while others do
         self._seeker: ChannelSeeker | None = None
         if config.start_from is not None:
             start = parse_positions("start_from", config.start_from, time.time())
@@ -66,8 +67,9 @@ class PartitionCoordinator(Coordinator):
         kind = SubscribeMode.PLAIN if seeker is None else SubscribeMode.ADVANCED
         if seeker is not None and not ordered:
             await seeker.seek(endpoint, create=True)
+        order = self._orders.setdefault(endpoint.partition, PartitionOrder()) if ordered else None
         subscription = PartitionSubscription(
-            endpoint, self.topic, self.channel, self, self.counts, self.events, ordered=ordered
+            endpoint, self.topic, self.channel, self, self.counts, self.events, order=order
         )
         connection = Connection(endpoint.nsqd, self._settings_of_topic(), subscription)
         kind = SubscribeMode.ORDERED if ordered else kind
@@ -76,6 +78,9 @@ class PartitionCoordinator(Coordinator):
             # Its SUB_ORDERED creates the channel: one that is made ordered later repeats a message.
             try:
                 await seeker.seek(endpoint, create=False)
+                if connection.error is not None:  # it was lost meanwhile, perhaps with its leader
+                    seeker.lost(endpoint.partition)
+                    raise connection.error
             except BaseException:
                 await connection.drop()
                 raise
@@ -141,7 +146,7 @@ class PartitionCoordinator(Coordinator):
             trace_received(subscription, messages)
         if self._seeker is not None:
             self._seeker.received(messages)
-        if subscription.ordered:
+        if subscription.order is not None:
             self._received_in_order(subscription, messages, now)
         else:
             super().messages_received(subscription, messages, now, max_attempts)
@@ -149,10 +154,11 @@ class PartitionCoordinator(Coordinator):
     def _received_in_order(
         self, subscription: PartitionSubscription, messages: list[Message], now: float
     ) -> None:
+        order = subscription.order
+        assert order is not None
         for message in messages:
             assert isinstance(message, PartitionMessage)
-            order = self._order(subscription)
-            violation = order.received(subscription.address, *_place(message))
+            violation = order.received(subscription.address, *place(message))
             if violation is not None:
                 self._report_violation(message, violation)
             if order.seen > 1:
@@ -173,8 +179,8 @@ class PartitionCoordinator(Coordinator):
         messages = subscription.take_answers()
         if messages and self._seeker is not None:
             self._seeker.answered(messages)
-        if messages and subscription.ordered:
-            self._remember_finished(subscription, messages)
+        if messages and subscription.order is not None:
+            self._remember_finished(subscription, subscription.order, messages)
             messages = self._postpone(subscription, messages)
         if messages and self.topic in TRACED_TOPICS:
             trace_answers(subscription, messages)
@@ -184,6 +190,8 @@ class PartitionCoordinator(Coordinator):
 
     def connection_lost(self, subscription: Subscription) -> None:
         """Drop the queued messages of a lost connection."""
+        if subscription.connection is None:  # not used yet: its channel is being moved
+            return
         if isinstance(subscription, PartitionSubscription):
             self._drop_postponed(subscription)
             if self._seeker is not None and subscription.partition is not None:
@@ -192,18 +200,15 @@ class PartitionCoordinator(Coordinator):
 
     # Ordered partitions
 
-    def _order(self, subscription: PartitionSubscription) -> PartitionOrder:
-        assert subscription.partition is not None
-        return self._orders.setdefault(subscription.partition, PartitionOrder())
-
     def _is_for_user(self, message: PartitionMessage, order: PartitionOrder) -> bool:
         """Return whether user code is to get the message; take care of it if not."""
         if order.is_finished:  # by user code, after its connection was lost
             self.queue.taken += 1
             message.try_finish()
             return False
-        if order.unfinished <= self.config.blocked_after:
-            return True
+        assert self.queue.gate is not None
+        if order.unfinished <= self.config.blocked_after or self.queue.gate.is_taken(message):
+            return True  # what user code is handling may still succeed
         decision = self._ask_when_blocked(message, order.unfinished)
         if decision == "dead_letter":
             self.dead_letters.add(message)
@@ -259,8 +264,8 @@ class PartitionCoordinator(Coordinator):
             answer = message.answer
             assert answer is not None
             delay = self._requeue_delay(message) if answer.delay is None else answer.delay
-            if answer is FIN or not delay or self.queue.closed:
-                if answer is not FIN:
+            if not delay or self.queue.closed:
+                if delay:
                     message.answer = Answer("REQ", 0.0, answer.counts)  # nsqd ignores another delay
                 due.append(message)
                 continue
@@ -268,21 +273,25 @@ class PartitionCoordinator(Coordinator):
             self._postponed[message] = at
             self._count_ordered_results(subscription, [message])
             message.answer = REQ_POSTPONED
-            # User code has let go of it, and nsqd sends nothing else before it is requeued.
+            # User code has let go of it, and nsqd sends nothing else before it is requeued: other
+            # partitions may use its place.
+            if expired := subscription.release([message]):
+                self.rdy.orphans_answered(expired)
+            else:
+                self.rdy.answered(subscription, 1)
             self.queue.release(1)
         self.update_rdy()
         return due
 
     def _remember_finished(
-        self, subscription: PartitionSubscription, messages: list[Message]
+        self, subscription: Subscription, order: PartitionOrder, messages: list[Message]
     ) -> None:
         for message in messages:
             if message.answer is FIN:
                 assert isinstance(message, PartitionMessage)
-                order = self._order(subscription)
-                order.finished(*_place(message))
+                order.finished(*place(message))
                 if subscription.lost:
-                    order.finished_too_late(*_place(message))
+                    order.finished_too_late(*place(message))
                     self._finish_copies(message)
 
     def _finish_copies(self, message: PartitionMessage) -> None:
@@ -294,33 +303,27 @@ class PartitionCoordinator(Coordinator):
 
     def _requeue_due(self, now: float) -> None:
         for message in [each for each, at in self._postponed.items() if at <= now]:
-            del self._postponed[message]
             subscription = message.delivery.subscription
-            subscription.write_answers([message], [], self._requeue_delay)
-            self.counts.requeued += 1
-            self._release_postponed(subscription, message)
-        self.rdy.dirty = True
+            if not subscription.lost:
+                subscription.write_answers([message], [], self._requeue_delay)
+                self.counts.requeued += 1
+            self._end_delay(subscription, message)
 
     def _drop_postponed(self, subscription: PartitionSubscription) -> None:
         for message in [m for m in self._postponed if m.delivery.subscription is subscription]:
-            del self._postponed[message]
-            self._release_postponed(subscription, message)
+            self._end_delay(subscription, message)
 
-    def _release_postponed(self, subscription: Subscription, message: Message) -> None:
+    def _end_delay(self, subscription: Subscription, message: Message) -> None:
+        del self._postponed[message]
         if self.topic in TRACED_TOPICS:
             trace_answers(subscription, [message])
-        expired = subscription.release([message])
-        if expired:
-            self.rdy.orphans_answered(expired)
-        else:
-            self.rdy.answered(subscription, 1)
         self.queue.answered([message])
 
     # RDY and backoff
 
     def update_rdy(self) -> None:
         """Requeue what is due, and send the RDY that is due."""
-        if self._postponed or self._backoffs:
+        if self._postponed or self._backoffs or self._holds_some:
             now = self.now()
             if self._postponed and min(self._postponed.values()) <= now:
                 self._requeue_due(now)
@@ -328,15 +331,17 @@ class PartitionCoordinator(Coordinator):
         super().update_rdy()
 
     def _hold_partitions(self, now: float) -> None:
+        backoffs = self._backoffs.items()
+        held = {number for number, each in backoffs if each.phase(now) is BackoffPhase.BLOCKED}
+        waiting = {message.partition for message in self._postponed}
         for subscription in self.subscriptions.values():
-            partition = subscription.partition
-            backoff = None if partition is None else self._backoffs.get(partition)
-            if backoff is not None:
-                self.rdy.hold(subscription, backoff.phase(now) is BackoffPhase.BLOCKED)
+            number = subscription.partition
+            self.rdy.hold(subscription, number in held or number in waiting)
+        self._holds_some = bool(held or waiting)
 
     def _next_update(self, now: float) -> float:
         at = super()._next_update(now)
-        if not (self._postponed or self._backoffs):
+        if self.queue.closed or not (self._postponed or self._backoffs):
             return at
         untils = [each.until for each in self._backoffs.values() if each.until is not None]
         at = min([at, *self._postponed.values(), *(until for until in untils if until > now)])
@@ -344,13 +349,14 @@ class PartitionCoordinator(Coordinator):
         return at
 
     def _in_backoff(self, subscription: Subscription) -> bool:
-        if isinstance(subscription, PartitionSubscription) and subscription.ordered:
+        if isinstance(subscription, PartitionSubscription) and subscription.order is not None:
             return subscription.partition in self._backoffs
         return super()._in_backoff(subscription)
 
     def _count_results(self, subscription: Subscription, messages: list[Message]) -> None:
-        if isinstance(subscription, PartitionSubscription) and subscription.ordered:
+        if isinstance(subscription, PartitionSubscription) and subscription.order is not None:
             self._count_ordered_results(subscription, messages)
+            self.update_rdy()
         else:
             super()._count_results(subscription, messages)
 
@@ -372,8 +378,6 @@ class PartitionCoordinator(Coordinator):
             self._report_partition_backoff(subscription, backoff, now)
         if not backoff.level:
             del self._backoffs[subscription.partition]
-            if not subscription.removed:
-                self.rdy.hold(subscription, False)
 
     def _report_partition_backoff(
         self, subscription: PartitionSubscription, backoff: Backoff, now: float
@@ -392,7 +396,3 @@ class PartitionCoordinator(Coordinator):
     def _close_queue(self, error: BaseException | None = None) -> None:
         super()._close_queue(error)
         self._requeue_due(inf)
-
-
-def _place(message: PartitionMessage) -> tuple[int, int, int]:
-    return message.internal_id, message.offset or 0, message.timestamp

@@ -7,6 +7,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from nsqflow.client.consumer.connections import Endpoint
+from nsqflow.client.consumer.ordered import PartitionOrder, place
 from nsqflow.client.consumer.stats import Counts
 from nsqflow.client.consumer.subscription import Subscription
 from nsqflow.client.events import EventEmitter
@@ -26,6 +27,8 @@ _MAX_ERRORS = 4 * _SLOW_DOWN  # above RDY
 class PartitionSubscription(Subscription):
     """The messages of one partition."""
 
+    counts_lost_deliveries = False
+
     def __init__(
         self,
         endpoint: Endpoint,
@@ -35,14 +38,14 @@ class PartitionSubscription(Subscription):
         counts: Counts,
         events: EventEmitter,
         *,
-        ordered: bool,
+        order: PartitionOrder | None,
     ) -> None:
         super().__init__(endpoint.nsqd, topic, channel, handler, counts, events)
         self.endpoint = endpoint
         self.name = endpoint.name
         self.partition = endpoint.partition
-        self.ordered = ordered
-        """nsqd delivers one message at a time, and waits for its FIN."""
+        self.order = order
+        """Set if nsqd delivers one message at a time, and waits for its FIN."""
         self._errors = 0  # as nsqd counts them
 
     @property
@@ -56,6 +59,14 @@ class PartitionSubscription(Subscription):
         """Count and log an answer that nsqd refused."""
         self._count_errors(1)
         super().answer_failed(event)
+
+    def drop(self, messages: list[Message]) -> int:
+        """Forget messages that were never handed out: nsqd delivers them again."""
+        if self.order is not None:
+            for message in messages:
+                assert isinstance(message, PartitionMessage)
+                self.order.dropped(*place(message))
+        return super().drop(messages)
 
     def expire(self, now: float) -> tuple[int, float]:
         """Take messages out of flight that timed out in user code."""

@@ -42,6 +42,9 @@ CLOSE_TIMEOUT = 2.0
 class Subscription(ConnectionHandler):
     """The messages of one connection, in flight until they are answered."""
 
+    counts_lost_deliveries = True
+    """nsqd counts an attempt whose connection was lost before the answer."""
+
     def __init__(
         self,
         address: str,

@@ -18,6 +18,7 @@ from tests.integration.client.redesigned_consumer.reading import (
     consuming,
     finish,
     publish,
+    receive,
     subscribed,
 )
 
@@ -80,3 +81,53 @@ async def test_what_is_finished_after_a_change_of_leaders_is_not_handed_out_agai
     assert seen.count(b"a") == 1
     assert sorted(set(seen)) == [b"a", b"b", b"c"]
     assert [channel and channel.depth for channel in channels] == [0]
+
+
+@asynchronous
+async def test_what_was_finished_too_late_comes_again_after_a_seek() -> None:
+    async with (
+        cluster(2, replicas=2, ordered=True) as broker,
+        consuming(broker) as (consumer, events),
+    ):
+        await publish(broker, b"a", b"b", b"c", partition=0)
+        assert await finish(consumer, 1) == [b"a"]
+        message = await receive(consumer)
+        await broker.move_leader(TOPIC, 0, 1)
+        await events.wait_for("connected", 2)
+        message.finish()
+        assert await finish(consumer, 1) == [b"c"]
+        admin = RedesignedCluster(lookupd=broker.lookupd_addresses)
+        await admin.seek(TOPIC, CHANNEL, "earliest")
+        seen: list[bytes] = []
+        while len(set(seen)) < 3:
+            seen += await finish(consumer, 1)
+
+
+def test_a_message_that_was_finished_too_late_is_finished_until_nsqd_goes_on_or_back() -> None:
+    order = PartitionOrder()
+    order.received("one", 5, 100, 9)
+    order.finished_too_late(5, 100, 9)
+    order.received("other", 4, 70, 8)  # a new leader may begin with an older one
+    assert not order.is_finished
+    for _ in range(2):
+        order.received("other", 5, 100, 9)
+        assert order.is_finished
+    order.received("other", 4, 70, 8)  # someone has moved the channel back
+    order.received("other", 5, 100, 9)
+    assert not order.is_finished
+    order.finished_too_late(5, 100, 9)
+    order.received("other", 6, 130, 10)
+    order.received("third", 5, 100, 9)
+    assert not order.is_finished
+
+
+def test_deliveries_that_user_code_never_had_do_not_count() -> None:
+    order, message = PartitionOrder(), (5, 100, 9)
+    order.received("nsqd", *message)
+    order.received("nsqd", *message)
+    order.dropped(*message)
+    order.dropped(4, 50, 8)  # another one
+    assert (order.seen, order.unfinished) == (2, 1)
+    order.finished(*message)
+    order.dropped(*message)  # a copy of it
+    assert order.unfinished == 0
