@@ -6,7 +6,6 @@ import asyncio
 import ssl
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
-from contextlib import suppress
 from dataclasses import dataclass
 from typing import Literal, TypeVar
 
@@ -88,6 +87,7 @@ class RedesignedCluster:
     async def topic(self, name: str) -> PartitionedTopic:
         """Return how a topic is set up; raise ``ConfigError`` if it is missing or classic."""
         answer = (await self._cluster.lookup([name]))[name]
+        self._cluster.errors.clear()  # one nsqlookupd that answers is enough
         if answer.dialect is Dialect.CLASSIC:
             raise ConfigError(f"topic {name!r} is one of the classic NSQ: it has no partitions")
         if answer.meta is None or not answer.meta.partition_num:
@@ -336,13 +336,24 @@ class RedesignedCluster:
         return LeadingLookupd(mapped, tls=self._tls, timeout=self._timeout)
 
     async def _await_writable(self, topic: str, partitions: int, seconds: float) -> None:
-        async with asyncio.timeout(seconds):
-            while True:
+        try:
+            async with asyncio.timeout(seconds):
                 # nsqlookupd names the leaders of a new topic, sometimes long before they lead it.
-                with suppress(ConfigError, AdminError, NetworkError):
-                    if sum(each.writable for each in await self.stats(topic)) == partitions:
+                while True:
+                    if await self._is_writable(topic, partitions):
                         return
-                await asyncio.sleep(_RETRY)
+                    await asyncio.sleep(_RETRY)
+        except TimeoutError:
+            raise TimeoutError(
+                f"topic {topic!r} was created, and is not writable after wait={seconds:g} seconds; "
+                "a cluster may take two minutes"
+            ) from None
+
+    async def _is_writable(self, topic: str, partitions: int) -> bool:
+        try:
+            return sum(each.writable for each in await self.stats(topic)) == partitions
+        except (ConfigError, AdminError, NetworkError):
+            return False
 
 
 def _is_due(message: BrowsedMessage, start: Position) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -12,9 +13,11 @@ import pytest
 
 from nsqflow import Consumer, Producer
 from nsqflow.admin import AdminError, BrowsedMessage, Cluster, RedesignedCluster
+from nsqflow.admin.partition import PartitionApi
 from nsqflow.broker import Broker
 from nsqflow.errors import ConfigError, DiscoveryError, NetworkError
 from tests.fixtures.loops import asynchronous
+from tests.fixtures.scripted import ScriptedLookupd
 
 
 @asynccontextmanager
@@ -77,7 +80,7 @@ async def test_what_the_cluster_refuses_is_raised_in_its_words() -> None:
 @asynchronous
 async def test_waiting_for_a_new_topic_ends_with_its_time() -> None:
     async with running(new_topic_delay=60) as (_, cluster):
-        with pytest.raises(TimeoutError):
+        with pytest.raises(TimeoutError, match=r"'orders' was created, .* wait=0\.5 seconds"):
             await cluster.create_topic("orders", wait=0.5)
 
 
@@ -327,3 +330,24 @@ async def test_an_ordered_partition_goes_on_when_the_message_that_blocks_it_is_f
             await cluster.unblock("orders", 0, "billing", bad.internal_id)
         with pytest.raises(ConfigError, match="partitions 0 to 0"):
             await cluster.unblock("orders", 1, "billing", bad.internal_id)
+
+
+@asynchronous
+async def test_headers_that_can_not_be_read_are_an_error() -> None:
+    found = {name: 1 for name in ("id", "trace_id", "timestamp", "offset", "queue_cnt_index")}
+    deep = '{"h":' + "[" * 20_000 + "]" * 20_000 + "}"
+    answer = json.dumps({**found, "body": "a", "ext": deep}).encode()
+    async with ScriptedLookupd({"/message/get": (200, answer)}) as web:
+        async with PartitionApi(web.address) as api:
+            with pytest.raises(AdminError, match="unexpected answer"):
+                await api.get_message("orders", 0, 0)
+
+
+@asynchronous
+async def test_an_nsqlookupd_that_does_not_answer_leaves_no_trace() -> None:
+    async with running(1) as (broker, _):
+        await broker.create_topic("orders")
+        cluster = RedesignedCluster(lookupd=["127.0.0.1:1", *broker.lookupd_addresses])
+        for _ in range(3):
+            await cluster.topic("orders")
+        assert cluster._cluster.errors == []

@@ -24,6 +24,7 @@ from nsqflow.protocol.dialect import dialect_of_version
 if TYPE_CHECKING:  # loads the HTTP client, which direct connections do not need
     from nsqflow.client.lookup_poller import LookupPoller
 
+_NEED_HEADERS = "headers, tag and body_compression"
 _MAX_UNUSED_POLLS = 10  # answers without a publish after which a topic is polled no longer
 
 
@@ -55,9 +56,16 @@ class TopicRoute:
         producers = (node.address for node in answer.producers if node.address in allowed)
         self.nsqds = tuple(dict.fromkeys((*producers, *leaders.values())))
 
+    @property
+    def known(self) -> bool:
+        """Whether it is known what the topic can take; that it lacks a channel does not say it."""
+        if self.error is not None or self.dialect is Dialect.CLASSIC:
+            return True
+        return self.dialect is Dialect.REDESIGNED and self.meta.partition_num > 0
+
     def check(self, batch: PublishBatch) -> ConfigError | None:
         """Return why this topic can't take a batch, if that is known."""
-        if self.error is not None or self.dialect is None:
+        if self.error is not None or not self.known:
             return self.error
         if self.dialect is Dialect.CLASSIC:
             return refuse_redesigned(batch, f"{self.topic!r} is a topic of the classic NSQ")
@@ -71,7 +79,7 @@ class TopicRoute:
             last = self.meta.partition_num - 1
             reason = f"partition={number} is invalid: must be 0 to {last}"
         elif batch.headers is not None and not self.meta.extend_support:
-            reason = "headers and tag are invalid: the topic was created without extend=true"
+            reason = f"{_NEED_HEADERS} are invalid: the topic was created without extend=true"
         else:
             return None
         return ConfigError(f"topic {self.topic!r}: {reason}")
@@ -100,7 +108,7 @@ def refuse_redesigned(batch: PublishBatch, reason: str) -> ConfigError | None:
     if number is not None:
         return ConfigError(f"partition={number} is invalid: {reason}")
     if batch.headers is not None:
-        return ConfigError(f"headers and tag are invalid: {reason}")
+        return ConfigError(f"{_NEED_HEADERS} are invalid: {reason}")
     if batch.trace is not None and not batch.trace_optional:
         return ConfigError(f"trace={batch.trace} is invalid: {reason}")
     return None

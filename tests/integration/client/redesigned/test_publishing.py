@@ -241,8 +241,8 @@ BAD: list[tuple[dict[str, Any], str]] = [
     ({"key": b"a", "partition": 0}, "choose one of them"),
     ({"key": b""}, "must not be empty"),
     ({"delay": 5}, "delay=5 is invalid: .*requeue the message with a delay"),
-    ({"headers": {"a": "b"}}, "headers and tag are invalid"),
-    ({"tag": "a"}, "headers and tag are invalid"),
+    ({"headers": {"a": "b"}}, "headers, tag and body_compression are invalid"),
+    ({"tag": "a"}, "headers, tag and body_compression are invalid"),
 ]
 BAD_EXTENDED: list[tuple[dict[str, Any], str]] = [
     ({"headers": {"a": "x" * 65_528}}, "headers of 65536 bytes"),
