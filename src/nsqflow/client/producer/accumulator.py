@@ -41,7 +41,7 @@ _NOT_STORED = ("E_PUB_FAILED", "E_DPUB_FAILED")  # another nsqd may be able to s
 _BAD_MESSAGE = ("E_BAD_MESSAGE", "E_BAD_BODY")  # a single message of the batch may be the cause
 _SWEEP_GAP = 0.02  # seconds between sweeps: each visits all batches
 
-_check_topic = lru_cache(maxsize=1024)(check_topic)
+check_topic_name = lru_cache(maxsize=1024)(check_topic)
 
 
 def drop_trace(batch: PublishBatch) -> None:
@@ -110,7 +110,7 @@ class Accumulator:
 
     def send_batch(self, batch: PublishBatch, wait: bool = True) -> PublishFuture:
         """Send a batch after earlier messages to its topic; return the future of its result."""
-        _check_topic(batch.topic)
+        check_topic_name(batch.topic)
         future: PublishFuture = asyncio.Future(loop=self._loop)
         batch.futures = [future]
         if not self._memory.try_acquire(batch.size):
@@ -181,7 +181,7 @@ class Accumulator:
     def _send_when_free(
         self, destination: Destination, body: bytes, timeout: float, wait: bool
     ) -> PublishFuture:
-        _check_topic(topic_of(destination))
+        check_topic_name(topic_of(destination))
         future: PublishFuture = asyncio.Future(loop=self._loop)
         deadline = self._loop.time() + timeout
         start = partial(self._add_waiting, destination, body, future, deadline)
@@ -200,7 +200,7 @@ class Accumulator:
         batch.add(body, future)
 
     def _open_batch(self, destination: Destination, timeout: float) -> PublishBatch:
-        topic = _check_topic(topic_of(destination))
+        topic = check_topic_name(topic_of(destination))
         batch = PublishBatch(topic, self._loop.time() + timeout)
         batch.destination = destination
         batch.timeout = timeout

@@ -56,7 +56,9 @@ def make_batch(
     if needs_headers and trace is not None:
         fields[TRACE_HEADER] = str(trace)
     batch = PublishBatch(topic, deadline, Bodies((body,)), delay_ms)
-    batch.headers = [_encode_headers(fields)] if needs_headers else None
+    if needs_headers:
+        batch.headers = [_encode_headers(fields)]
+        batch.size += len(batch.headers[0])
     batch.trace, batch.trace_optional = trace, trace_optional
     batch.key = check_key(key, partition)
     if key is not None or partition is not None:

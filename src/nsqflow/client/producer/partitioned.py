@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from itertools import takewhile
 
 from nsqflow.client.events import EventEmitter
-from nsqflow.client.producer.accumulator import Accumulator, drop_trace
+from nsqflow.client.producer.accumulator import Accumulator, check_topic_name, drop_trace
 from nsqflow.client.producer.config import ProducerConfig
 from nsqflow.client.producer.partition_sender import trace_failure
 from nsqflow.client.producer.partitioner import make_partitioner
@@ -46,6 +46,7 @@ class PartitionedAccumulator(Accumulator):
 
         The key is not needed any more once the partition is known.
         """
+        check_topic_name(batch.topic)  # before it is looked up
         if TopicPartition(batch.topic, None) in self._queues:
             self.flush()  # earlier messages get their partition first, if it is known by now
         route = self._pool.route(batch.topic)
@@ -57,18 +58,32 @@ class PartitionedAccumulator(Accumulator):
 
     def flush(self) -> None:
         """End the loop turn: find the partitions of batches, hand the batches to senders."""
-        for destination, queue in list(self._queues.items()):
-            route = self._pool.route(topic_of(destination))
-            if route is not None and (route.dialect is not None or route.error is not None):
-                self._settle(destination, queue, route)
+        for destination in list(self._queues):
+            self._settle(destination)
         super().flush()
 
     # Private methods
 
-    def _settle(self, destination: Destination, queue: TopicQueue, route: TopicRoute) -> None:
-        """Fail batches that the topic can't take; move others to their partitions' queues."""
+    def _queue(self, batch: PublishBatch) -> None:
+        # While it waited for memory, the partition of its key, or of one before it, may have
+        # become known: their order is that of these calls.
+        if batch.destination != batch.topic:
+            self._settle(TopicPartition(batch.topic, None))
+        super()._queue(batch)
+        if batch.key is not None:
+            self._settle(batch.destination)
+
+    def _settle(self, destination: Destination) -> None:
+        """Fail batches that their topic can't take; move others to their partitions' queues."""
+        queue = self._queues.get(destination)
+        route = None if queue is None else self._pool.route(topic_of(destination))
+        if queue is None or route is None or not route.known:
+            return
         new = list(takewhile(lambda batch: not batch.settled, reversed(queue.batches)))
         for batch in reversed(new):
+            if batch.settled:  # meanwhile: a failed one makes room for others, which come here too
+                continue
+            batch.settled = True
             try:
                 target = self._find_target(batch, route)
             except ConfigError as error:
@@ -77,10 +92,10 @@ class PartitionedAccumulator(Accumulator):
                 if queue.is_ordered:  # those after it have failed too
                     return
                 continue
-            batch.settled = True
             if target != destination:
                 queue.batches.remove(batch)
                 self._open.pop(destination, None)
+                self._open.pop(target, None)
                 batch.destination, batch.key = target, None
                 self._queue_for(target).append(batch)
 
@@ -143,10 +158,9 @@ class PartitionedAccumulator(Accumulator):
     def _fail(self, batch: PublishBatch, error: NsqError) -> None:
         self._fail_alone(batch, error)
         queue = self._queues.get(batch.destination)
-        if queue is not None and queue.is_ordered:
+        if queue is not None:
             self._no_longer_outstanding(batch)
-            following, queue.batches = queue.batches, type(queue.batches)()
-            for other in following:
+            for other in queue.take_after(batch):
                 self._fail_alone(other, preceding_error(batch.destination, error))
 
     def _fail_alone(self, batch: PublishBatch, error: NsqError) -> None:

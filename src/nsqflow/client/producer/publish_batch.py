@@ -6,6 +6,7 @@ import asyncio
 import enum
 from collections import deque
 from collections.abc import Iterable, Sequence
+from itertools import count
 from operator import countOf
 from typing import Any, NamedTuple
 
@@ -48,6 +49,7 @@ def describe(destination: Destination) -> str:
 
 
 _JOINED = 1.0  # seconds between the deadlines of batches that are sent as one
+_places = count()
 
 
 class SendStatus(enum.Enum):
@@ -77,6 +79,8 @@ class PublishBatch:
     trace_optional = False  # tracing is on for the topic; ignored by classic nsqd
     headers: list[bytes] | None = None  # JSON, one for each body
     settled = False  # its topic is known, and can take it
+    place = 0  # in the order of its partition
+    alone = False  # a message of a refused batch: to be sent in no other
     sent_at = 0.0
     refused_codes: tuple[str, ...] = ()
     ends: tuple[str, str]  # of the connection: client and nsqd; set for traced messages alone
@@ -144,7 +148,8 @@ class PublishBatch:
         for i, (body, future) in enumerate(zip(self.bodies, self.futures, strict=True)):
             batch = PublishBatch(self.topic, self.deadline)
             batch.uncertainty = self.uncertainty
-            batch.destination = self.destination
+            batch.destination, batch.place = self.destination, self.place
+            batch.alone = True
             batch.headers = None if self.headers is None else self.headers[i : i + 1]
             batch.add(body, future)
             batches.append(batch)
@@ -159,7 +164,7 @@ class PublishBatch:
     def is_plain(self) -> bool:
         """Whether it can be joined with another batch into one MPUB."""
         plain = self.has_only_destination and self.uncertainty is None
-        return plain and not self.shares_future
+        return plain and not (self.alone or self.shares_future)
 
     def join(self, other: PublishBatch) -> None:
         """Append the messages of another batch for the same partition."""
@@ -219,6 +224,10 @@ class TopicQueue:
             self.batches = deque(batch for batch in self.batches if batch.deadline > now)
         return due
 
+    def take_after(self, failed: PublishBatch) -> list[PublishBatch]:
+        """Remove and return the batches that must not be sent after one has failed."""
+        return []
+
 
 class PartitionQueue(TopicQueue):
     """Batches of one partition: one is outstanding at a time, so their order holds.
@@ -230,6 +239,18 @@ class PartitionQueue(TopicQueue):
 
     is_ordered = True
 
+    def append(self, batch: PublishBatch) -> None:
+        """Add a batch at the end."""
+        batch.place = next(_places)
+        super().append(batch)
+
+    def take_after(self, failed: PublishBatch) -> list[PublishBatch]:
+        """Remove and return the batches after one that has failed, and is not here any more."""
+        before = deque(batch for batch in self.batches if batch.place < failed.place)
+        after = [batch for batch in self.batches if batch.place >= failed.place]
+        self.batches = before
+        return after
+
     def next(self, max_size: int) -> PublishBatch:
         """Remove and return the oldest batch, joined with those after it that are alike.
 
@@ -238,7 +259,8 @@ class PartitionQueue(TopicQueue):
         batch = self.outstanding = self.batches.popleft()
         while self.batches and batch.is_plain and self.batches[0].is_plain:
             other = self.batches[0]
-            if batch.size + other.size > max_size or other.deadline > batch.deadline + _JOINED:
+            in_time = batch.deadline <= other.deadline <= batch.deadline + _JOINED
+            if batch.size + other.size > max_size or not in_time:
                 break
             batch.join(self.batches.popleft())
         return batch

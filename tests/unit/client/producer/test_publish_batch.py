@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from nsqflow.client.producer.message_options import make_batch
 from nsqflow.client.producer.publish_batch import (
     PartitionQueue,
     PublishBatch,
@@ -259,3 +260,35 @@ async def test_a_traced_message_of_a_partition_is_sent_alone_and_in_its_place() 
     queue.batches[1].trace = 7
     sent = [queue.next(1000).bodies for _ in range(3)]
     assert sent == [[b"a"], [b"b"], [b"c", b"d"]]
+
+
+@asynchronous
+async def test_a_batch_of_a_partition_is_joined_by_none_that_times_out_before_it() -> None:
+    queue = PartitionQueue()
+    for body, deadline in ((b"a", 10.0), (b"b", 9.9), (b"c", 10.0)):
+        queue.append(keyed_batch(body, deadline))
+    assert queue.next(1000).bodies == [b"a"]
+    assert queue.next(1000).bodies == [b"b", b"c"]
+
+
+@asynchronous
+async def test_the_messages_of_a_refused_batch_are_not_joined_again() -> None:
+    queue = PartitionQueue()
+    queue.batches.extend(new_batch(b"a", b"b").split())
+    queue.append(keyed_batch(b"c"))
+    assert [queue.next(1000).bodies for _ in range(3)] == [[b"a"], [b"b"], [b"c"]]
+
+
+@asynchronous
+async def test_only_what_comes_after_a_failed_batch_fails_with_it() -> None:
+    queue = PartitionQueue()
+    for body in (b"a", b"b", b"c", b"d"):
+        queue.append(keyed_batch(body))
+    failed = queue.batches[1]
+    queue.batches.remove(failed)
+    assert [batch.bodies for batch in queue.take_after(failed)] == [[b"c"], [b"d"]]
+    assert [batch.bodies for batch in queue.batches] == [[b"a"]]
+
+
+def test_headers_take_memory_too() -> None:
+    assert make_batch("t", b"x", 10.0, headers={"h": "y" * 1000}).size > 1000
