@@ -194,6 +194,16 @@ async def test_a_cluster_can_be_stopped_while_a_node_is_stopping() -> None:
 
 
 @asynchronous
+async def test_a_node_that_is_starting_while_the_cluster_is_stopped_is_stopped_too() -> None:
+    broker = Broker("redesigned", 2)
+    await broker.start()
+    await broker.kill_node(0)
+    await asyncio.gather(broker.start_node(0), broker.stop())
+    with pytest.raises(LocalProtocolError, match="not running"):
+        await broker.start_node(0)
+
+
+@asynchronous
 async def test_a_node_whose_stop_was_cancelled_goes_on_and_can_be_stopped_again() -> None:
     async with Broker("redesigned", 2) as broker:
         await broker.create_topic(TOPIC)
@@ -233,6 +243,16 @@ def test_calls_of_other_threads_end_with_a_background_broker(call: str) -> None:
         else:
             with pytest.raises(LocalProtocolError, match="stopped"):
                 under_way.result(PATIENCE)
+
+
+def test_numbers_of_thousands_of_digits_are_refused() -> None:
+    digits = "1" * 5000
+    with started(1) as broker:
+        broker.create_topic(TOPIC)
+        move = f"POST /topic/partition/move?topic={TOPIC}&partition={digits}"
+        trace = f"POST /pubtrace?topic={TOPIC}&partition=0&trace_id={digits}"
+        assert ask(broker.lookupd_addresses[0], move).status == 400
+        assert ask(broker.nsqd_http_addresses[0], trace, b"x").status == 400
 
 
 # The pytest fixture

@@ -107,19 +107,11 @@ class PartitionedCluster(ClusterObserver):
 
     async def stop(self) -> None:
         """Stop all that runs; the messages stay in the engine."""
-        async with contextlib.AsyncExitStack() as stack:
-            stack.callback(self._pump.stop)
-            for lookupd in self._lookupds.values():
-                stack.push_async_callback(lookupd.stop)
-            for nsqd in self._nodes.values():
-                stack.push_async_callback(nsqd.stop)
-            for number in self._lookupds:
-                self.election.stopped(number, self._clock.now())
-            self._lookupds, self._nodes = {}, {}
+        await self._stop_running()
         for event in (*self._leaving.values(), *self._settling):
             event.set()  # nothing settles any more
-        async with self._lock:
-            pass  # another task may be stopping a node
+        async with self._lock:  # another task may have been stopping a node, or starting one
+            await self._stop_running()
 
     async def start_node(self, number: int) -> None:
         """Start a node, which joins its partitions again."""
@@ -308,6 +300,17 @@ class PartitionedCluster(ClusterObserver):
     @staticmethod
     def _started(address: str) -> bool:
         return not address.endswith(":0")
+
+    async def _stop_running(self) -> None:
+        async with contextlib.AsyncExitStack() as stack:
+            stack.callback(self._pump.stop)
+            for lookupd in self._lookupds.values():
+                stack.push_async_callback(lookupd.stop)
+            for nsqd in self._nodes.values():
+                stack.push_async_callback(nsqd.stop)
+            for number in self._lookupds:
+                self.election.stopped(number, self._clock.now())
+            self._lookupds, self._nodes = {}, {}
 
     def _running_node(self, number: int) -> PartitionedNsqd:
         if number not in self._nodes:

@@ -257,7 +257,7 @@ class ClusterLookupdApi:
         text = query.get("partition") or ""
         if not text:
             raise ApiError(400, "MISSING_ARG_TOPIC_PARTITION")
-        if not text.isdecimal():
+        if not _INTEGER.fullmatch(text) or int(text) < 0:
             raise ApiError(400, "INVALID_ARG_TOPIC_PARTITION_NUM")
         self._check_leads(_NOT_LEADER)
         topic = self._cluster.engine.topics.get(name)

@@ -13,6 +13,7 @@ from nsqflow.broker.engine.channel import NotInFlight
 from nsqflow.broker.http_api import JSON, ApiError, ApiRouter, Query, Route, negotiated, plain_text
 from nsqflow.broker.nsqd.http import split_binary, split_lines
 from nsqflow.broker.redesigned.engine.channel import PartitionChannel
+from nsqflow.broker.redesigned.engine.headers import parse_trace_id
 from nsqflow.broker.redesigned.engine.partition import Partition, Publication, Refused
 from nsqflow.broker.redesigned.engine.position import (
     InvalidPosition,
@@ -133,9 +134,9 @@ class PartitionedNsqdApi:
     async def _pub_trace(self, request: Request) -> dict[str, Any]:
         body = self._message(request)
         text = Query(request.query).get("trace_id") or ""
-        if not (text.isascii() and text.isdecimal() and int(text) < 2**64):
+        if (trace_id := parse_trace_id(text)) is None:
             raise ApiError(400, "INVALID_TRACE_ID")
-        receipt = await self._publish(request, Publication((body,), (int(text),)))
+        receipt = await self._publish(request, Publication((body,), (trace_id,)))
         return {
             "status": "OK",
             "id": receipt.internal_id,

@@ -164,8 +164,9 @@ class ReplicatedCluster:
     ) -> Receipt | None:
         """Publish to a partition; raise ``Refused``; None if the result is known later."""
         self.check_leader(node, partition)
-        if self.memory.used > self._drop_at:
-            self._check_memory(publication)
+        size, used = publication.memory, self.memory.used
+        if used > self._drop_at or used + size > self.memory.limit:
+            self._check_memory(publication, size)
         return partition.publish(publication, now)
 
     def check_leader(self, node: int, partition: Partition) -> None:
@@ -196,13 +197,12 @@ class ReplicatedCluster:
             for number in range(count)
         ]
 
-    def _check_memory(self, publication: Publication) -> None:
+    def _check_memory(self, publication: Publication, size: int) -> None:
         """Drop finished messages; raise ``Refused`` if there is still no space."""
         for partition in self.partitions():
             partition.drop_finished()
         used, limit = self.memory.used, self.memory.limit
         self._drop_at = max(limit // 4, used + limit // 16)
-        size = sum(map(len, publication.bodies))
         if used + size > limit:
             raise Refused(
                 "E_MPUB_FAILED" if publication.batch else "E_PUB_FAILED",

@@ -35,9 +35,16 @@ def trace_id_of(headers: bytes) -> int | None:
         return None
     if not isinstance(text, str):
         raise InvalidTraceId("passin trace id should be string")  # (sic)
-    if not (text.isascii() and text.isdecimal() and int(text) < 2**64):
+    if (trace_id := parse_trace_id(text)) is None:
         raise InvalidTraceId("invalid trace id")
-    return int(text)
+    return trace_id
+
+
+def parse_trace_id(text: str) -> int | None:
+    """Return a trace id; None if the text is none."""
+    digits = text.lstrip("0")[:21]  # Python reads no number of thousands of digits
+    valid = text.isascii() and text.isdecimal() and int(digits or "0") < 2**64
+    return int(digits or "0") if valid else None
 
 
 def tag_of(headers: bytes) -> str:
@@ -75,7 +82,7 @@ def _matcher(rule: Mapping[str, Any]) -> Filter | None:
             match = _glob(data).fullmatch
         else:
             return None
-    except re.error:
+    except (re.error, OverflowError, RecursionError):  # the latter two for absurd patterns
         return None
     return lambda headers: bool(headers) and bool(match(_text(headers, key)))
 

@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
+from itertools import chain
 
 from nsqflow.broker.engine.engine import TimerHeap
 from nsqflow.broker.engine.queue import MemoryBudget
 from nsqflow.broker.redesigned.engine.channel import PartitionChannel
-from nsqflow.broker.redesigned.engine.log import PartitionLog
+from nsqflow.broker.redesigned.engine.log import MESSAGE_OVERHEAD, PartitionLog
 from nsqflow.broker.redesigned.engine.subscriber import DeliverySettings, PartitionSubscriber
 from nsqflow.protocol.lookup import TopicMeta
 from nsqflow.protocol.messages import Receipt
@@ -65,6 +66,13 @@ class Publication:
     """They are those of an MPUB."""
     done: Callable[[Receipt | Refused], None] = field(default=lambda result: None, repr=False)
     """Called with the result if it is not known at once."""
+
+    @property
+    def memory(self) -> int:
+        """Approximate size in memory, once they are in the log."""
+        return MESSAGE_OVERHEAD * len(self.bodies) + sum(
+            map(len, chain(self.bodies, self.headers or ()))
+        )
 
 
 class Partition:

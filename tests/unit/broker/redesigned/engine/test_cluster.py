@@ -163,6 +163,20 @@ def test_a_publish_beyond_the_memory_is_refused(batch: bool, code: str) -> None:
     assert (partition.log.end, partition.log.first) == (end, 0)
 
 
+def test_the_memory_stays_bounded_however_much_is_published() -> None:
+    lab = Lab(max_memory=40_000)
+    partition = lab.create()
+    consumer = lab.subscribe(partition, rdy=0)
+    results = {lab.publish(partition, b"x" * 1000) for _ in range(200)}
+    results.add(lab.publish(partition, *(b"x",) * 20_000, batch=True))
+    assert results == {"OK", "E_PUB_FAILED", "E_MPUB_FAILED"}
+    assert lab.cluster.memory.used <= 40_000
+    consumer.rdy = 1
+    lab.attempts(partition)
+    lab.finish(partition, consumer)
+    assert lab.publish(partition, b"x" * 1000) == "OK", "there is space for one more"
+
+
 def test_a_topic_without_channels_keeps_what_fits() -> None:
     lab = Lab(max_memory=40_000)
     partition = lab.create()

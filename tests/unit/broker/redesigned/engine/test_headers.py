@@ -23,13 +23,16 @@ from nsqflow.broker.redesigned.engine.headers import (
         (b'"text"', None),
         (b'{"##trace_id":"0"}', 0),
         (b'{"##trace_id":"18446744073709551615"}', 2**64 - 1),
+        (b'{"##trace_id":"' + b"0" * 5000 + b'7"}', 7),
     ],
 )
 def test_a_trace_id_is_a_number_in_a_string(headers: bytes, trace_id: int | None) -> None:
     assert trace_id_of(headers) == trace_id
 
 
-@pytest.mark.parametrize("value", ["9", '"x"', '""', '"-1"', '"18446744073709551616"', '"\u0663"'])
+@pytest.mark.parametrize(
+    "value", ["9", '"x"', '""', '"-1"', '"18446744073709551616"', '"\u0663"', f'"{"1" * 5000}"']
+)
 def test_anything_else_is_not_a_trace_id(value: str) -> None:
     with pytest.raises(InvalidTraceId):
         trace_id_of(f'{{"##trace_id":{value}}}'.encode())
@@ -97,6 +100,8 @@ def test_a_filter_decides_by_text_values(
         None,
         {},
         rule(2, "("),
+        rule(2, "(" * 5000 + ")" * 5000),
+        rule(2, "x{99999999999}"),
         rule(3, "[a"),
         rule(3, "{a"),
         rule(9, "v"),
