@@ -175,7 +175,7 @@ class PartitionApi(HttpApi):
         found = await self._object("/message/get", query)
         try:
             return _browsed(partition, found)
-        except (KeyError, TypeError, ValueError) as error:
+        except (KeyError, TypeError, ValueError, RecursionError) as error:
             raise self._useless("/message/get", f"unexpected answer: {error!r}") from None
 
     async def _change(self, change: str, topic: str, partition: int, channel: str) -> None:

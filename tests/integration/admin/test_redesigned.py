@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -13,11 +12,9 @@ import pytest
 
 from nsqflow import Consumer, Producer
 from nsqflow.admin import AdminError, BrowsedMessage, Cluster, RedesignedCluster
-from nsqflow.admin.partition import PartitionApi
 from nsqflow.broker import Broker
 from nsqflow.errors import ConfigError, DiscoveryError, NetworkError
 from tests.fixtures.loops import asynchronous
-from tests.fixtures.scripted import ScriptedLookupd
 
 
 @asynccontextmanager
@@ -330,24 +327,3 @@ async def test_an_ordered_partition_goes_on_when_the_message_that_blocks_it_is_f
             await cluster.unblock("orders", 0, "billing", bad.internal_id)
         with pytest.raises(ConfigError, match="partitions 0 to 0"):
             await cluster.unblock("orders", 1, "billing", bad.internal_id)
-
-
-@asynchronous
-async def test_headers_that_can_not_be_read_are_an_error() -> None:
-    found = {name: 1 for name in ("id", "trace_id", "timestamp", "offset", "queue_cnt_index")}
-    deep = '{"h":' + "[" * 20_000 + "]" * 20_000 + "}"
-    answer = json.dumps({**found, "body": "a", "ext": deep}).encode()
-    async with ScriptedLookupd({"/message/get": (200, answer)}) as web:
-        async with PartitionApi(web.address) as api:
-            with pytest.raises(AdminError, match="unexpected answer"):
-                await api.get_message("orders", 0, 0)
-
-
-@asynchronous
-async def test_an_nsqlookupd_that_does_not_answer_leaves_no_trace() -> None:
-    async with running(1) as (broker, _):
-        await broker.create_topic("orders")
-        cluster = RedesignedCluster(lookupd=["127.0.0.1:1", *broker.lookupd_addresses])
-        for _ in range(3):
-            await cluster.topic("orders")
-        assert cluster._cluster.errors == []
