@@ -19,6 +19,7 @@ from nsqflow.client.producer.partitioner import make_partitioner
 from nsqflow.client.producer.pool import ConnectionPool
 from nsqflow.client.producer.publish_batch import (
     Destination,
+    KeyQueue,
     PartitionQueue,
     PublishBatch,
     SendStatus,
@@ -29,7 +30,7 @@ from nsqflow.client.producer.publish_batch import (
 )
 from nsqflow.client.producer.retry import RETRY_DELAY, RetryDecision, decide_retry
 from nsqflow.client.producer.routing import TopicRoute
-from nsqflow.errors import ConfigError, NsqError, ServerError
+from nsqflow.errors import ConfigError, NsqError, RequestTimeout, ServerError
 from nsqflow.protocol import Dialect
 
 
@@ -124,8 +125,9 @@ class PartitionedAccumulator(Accumulator):
         return TopicPartition(route.topic, number)
 
     def _make_queue(self, destination: Destination) -> TopicQueue:
-        is_partition = isinstance(destination, TopicPartition) and destination.partition is not None
-        return PartitionQueue() if is_partition else TopicQueue()
+        if not isinstance(destination, TopicPartition):
+            return TopicQueue()
+        return KeyQueue() if destination.partition is None else PartitionQueue()
 
     def _on_done(
         self,
@@ -156,6 +158,8 @@ class PartitionedAccumulator(Accumulator):
             self._fail(batch, error)
 
     def _fail(self, batch: PublishBatch, error: NsqError) -> None:
+        if isinstance(error, RequestTimeout) and batch.deadline > self._loop.time():
+            error = preceding_error(batch.destination, error)  # one with the same key is due
         self._fail_alone(batch, error)
         queue = self._queues.get(batch.destination)
         if queue is not None:

@@ -229,6 +229,26 @@ class TopicQueue:
         return []
 
 
+class KeyQueue(TopicQueue):
+    """Batches whose keys have no partition yet."""
+
+    __slots__ = ()
+
+    def take_due(self, now: float) -> list[PublishBatch]:
+        """Remove and return the batches that are due, and those after them with the same key."""
+        keys: set[bytes | None] = set()
+        due: list[PublishBatch] = []
+        kept: deque[PublishBatch] = deque()
+        for batch in self.batches:
+            if batch.deadline <= now or batch.key in keys:
+                keys.add(batch.key)
+                due.append(batch)
+            else:
+                kept.append(batch)
+        self.batches = kept
+        return due
+
+
 class PartitionQueue(TopicQueue):
     """Batches of one partition: one is outstanding at a time, so their order holds.
 

@@ -123,6 +123,24 @@ async def test_keys_that_wait_for_memory_and_for_their_partition_keep_their_orde
         assert [int(body) for body in await stored(broker)] == [*range(7)]
 
 
+@asynchronous
+async def test_a_key_that_times_out_before_its_topic_is_known_takes_those_after_it_along() -> None:
+    async with ScriptedLookupd({}) as lookupd:
+        lookupd.answers = lookupd_answers((200, b"{}"), [lookupd.address])
+        async with Producer(lookupd=lookupd.address, **QUICK) as producer:
+            before = producer.send("orders", b"a", key=b"k")
+            late = producer.send("orders", b"b", key=b"k", timeout=0.2)
+            after = producer.send("orders", b"c", key=b"k")
+            other = producer.send("orders", b"d", key=b"other")
+            with pytest.raises(RequestTimeout):
+                await late
+            with pytest.raises(PrecedingPublishFailed, match="'orders'"):
+                await after
+            for unaffected in (before, other):
+                assert not unaffected.done()
+                unaffected.cancel()
+
+
 @pytest.mark.parametrize("place", [{"partition": 0}, {"key": b"k"}, {"headers": {"x": 1}}])
 @asynchronous
 async def test_a_topic_without_a_channel_is_waited_for_whatever_it_can_take(
