@@ -39,7 +39,8 @@ class OrderedGate:
         """Return those messages that may pass now; keep the others."""
         passed = []
         for message in messages:
-            if self._passed.setdefault(message.partition, message) is message:
+            ordered = message.delivery.subscription.ordered  # a topic may be created again
+            if not ordered or self._passed.setdefault(message.partition, message) is message:
                 passed.append(message)
             else:
                 self._waiting.setdefault(message.partition, deque()).append(message)

@@ -117,7 +117,8 @@ class PartitionCoordinator(Coordinator):
             )
         if ordered and self.queue.gate is None:
             self.queue.gate = OrderedGate()
-            self.expiry.max_attempts = 0  # a message that is given up would be skipped
+        # In an ordered topic a message that is given up would be skipped.
+        self.expiry.max_attempts = 0 if ordered else config.max_attempts
         return ordered
 
     def _settings_of_topic(self) -> ConnectionSettings:

@@ -45,7 +45,7 @@ class PartitionSubscription(Subscription):
         self.name = endpoint.name
         self.partition = endpoint.partition
         self.order = order
-        """Set if nsqd delivers one message at a time, and waits for its FIN."""
+        self.ordered = order is not None
         self._errors = 0  # as nsqd counts them
 
     @property

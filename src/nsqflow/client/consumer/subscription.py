@@ -42,6 +42,8 @@ CLOSE_TIMEOUT = 2.0
 class Subscription(ConnectionHandler):
     """The messages of one connection, in flight until they are answered."""
 
+    ordered = False
+    """nsqd delivers one message at a time, and waits for its FIN."""
     counts_lost_deliveries = True
     """nsqd counts an attempt whose connection was lost before the answer."""
 

@@ -159,6 +159,28 @@ async def test_a_topic_that_is_created_again_is_read_as_it_is_now(kind: str) -> 
 
 
 @asynchronous
+async def test_a_topic_that_is_not_ordered_any_more_is_read_as_others_are() -> None:
+    async with (
+        cluster(ordered=True) as broker,
+        consuming(broker, max_attempts=1, max_backoff_duration=0) as (consumer, events),
+    ):
+        await publish(broker, b"before", partition=0)
+        assert await finish(consumer, 1) == [b"before"]
+        await RedesignedCluster(lookupd=broker.lookupd_addresses).delete_topic(TOPIC)
+        await events.next("disconnected")
+        await broker.create_topic(TOPIC)
+        await broker.create_channel(TOPIC, CHANNEL)
+        await events.wait_for("connected", 2)
+        await publish(broker, b"a", b"b", b"c")
+        held = [await receive(consumer) for _ in range(3)]
+        for message in held:
+            message.requeue(0, backoff=False)
+        waiting = asyncio.create_task(anext(consumer, None))
+        await events.wait_for("gave_up", 3)
+        waiting.cancel()
+
+
+@asynchronous
 async def test_a_passing_refusal_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
     async with cluster() as broker:
         for _ in range(3):
