@@ -271,7 +271,7 @@ class LookupRouter:
                 query,
                 self._http,
                 on_answer=on_answer,
-                on_failure=self._on_failure,
+                on_failure=partial(self._on_failure, topic),
                 allow=self._filter.allow,
             )
         )
@@ -321,12 +321,13 @@ class LookupRouter:
             route.poll.task.add_done_callback(lambda _: self._cancelled_polls.discard(route.poll))
             route.poll.task.cancel()
 
-    def _on_failure(self, address: str, error: NsqError) -> None:
+    def _on_failure(self, topic: str | None, address: str, error: NsqError) -> None:
         self._error = error
         self._events.emit("lookup_failed", None, address, error)
-        if not self.all_addresses():  # a publish waits for one
-            for poller in self._pollers():
-                poller.retry()
+        route = None if topic is None else self._topics.get(topic)
+        poll = self._nodes_poll if topic is None else route and route.poll
+        if poll and not (self._nodes or (route and route.nsqds)):  # a publish waits for one
+            poll.poller.retry()
 
     def _pollers(self) -> Iterator[LookupPoller]:
         for poll in (*(route.poll for route in self._topics.values()), self._nodes_poll):

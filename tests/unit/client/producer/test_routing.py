@@ -202,3 +202,17 @@ def test_a_partition_that_is_held_has_no_leader_and_the_reason_is_described() ->
     route.held.clear()
     route.update(found, Dialect.REDESIGNED, {node.address})
     assert route.leaders == {0: node.address}
+
+
+@asynchronous
+async def test_a_lookup_that_failed_is_repeated_soon_though_other_topics_are_known() -> None:
+    answers: dict[str, Answer] = {
+        "/lookup?topic=t": answer("a:1"),
+        "/lookup?topic=u": (500, b"{}"),
+    }
+    async with ScriptedLookupd(answers) as web, routing(web.address) as routed:
+        await routed.until("a:1")
+        assert routed.router.addresses("u") == ()
+        await eventually(lambda: bool(routed.events))
+        web.answers = answers | {"/lookup?topic=u": answer("b:2")}
+        await routed.until("b:2", topic="u")
