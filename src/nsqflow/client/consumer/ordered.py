@@ -82,25 +82,26 @@ class PartitionOrder:
         """The same since user code has last finished it (nsqd may repeat it nevertheless), less
         the deliveries that user code never had.
         """
-        self._nsqd = ""
+        self._source: object = None  # of the last message
         self._last = (0, 0, 0)  # internal id, offset and timestamp
         self._finished = (0, 0, 0)  # by user code, after its connection was lost
 
-    def received(self, nsqd: str, internal_id: int, offset: int, timestamp: int) -> str | None:
+    def received(self, source: object, internal_id: int, offset: int, timestamp: int) -> str | None:
         """Record a message; return how it violates the order, None if it does not.
 
-        The same message may come again. A new leader may begin with an older one.
+        The same message may come again. Another source, a new connection, may begin with an older
+        one: leaders may have changed meanwhile, or the topic may have been created again.
         """
         message = internal_id, offset, timestamp
         last, self._last = self._last, message
-        same_leader, self._nsqd = nsqd == self._nsqd, nsqd
-        if internal_id > self._finished[0] or (same_leader and internal_id < last[0]):
+        same_source, self._source = source == self._source, source
+        if internal_id > self._finished[0] or (same_source and internal_id < last[0]):
             self._finished = (0, 0, 0)  # nsqd is past it; if it comes again, someone wants it so
         if message != last:
             self.seen = self.unfinished = 0
         self.seen += 1
         self.unfinished += 1
-        if not same_leader or (internal_id >= last[0] and offset >= last[1]):
+        if not same_source or (internal_id >= last[0] and offset >= last[1]):
             return None
         return f"id {internal_id} at offset {offset} came after id {last[0]} at offset {last[1]}"
 

@@ -159,7 +159,7 @@ class PartitionCoordinator(Coordinator):
         assert order is not None
         for message in messages:
             assert isinstance(message, PartitionMessage)
-            violation = order.received(subscription.address, *place(message))
+            violation = order.received(subscription, *place(message))
             if violation is not None:
                 self._report_violation(message, violation)
             if order.seen > 1:

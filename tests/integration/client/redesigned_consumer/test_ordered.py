@@ -276,6 +276,21 @@ async def test_a_violation_ends_the_consumer_if_the_callback_raises() -> None:
 
 
 @pytest.mark.proves(rows=[78])
+@asynchronous
+async def test_a_topic_that_is_created_again_violates_no_order() -> None:
+    async with cluster(ordered=True) as broker, consuming(broker) as (consumer, events):
+        await publish(broker, b"a", b"b", partition=0)
+        assert await finish(consumer, 2) == [b"a", b"b"]
+        await RedesignedCluster(lookupd=broker.lookupd_addresses).delete_topic(TOPIC)
+        await events.next("disconnected")
+        await broker.create_topic(TOPIC, ordered=True)
+        await events.wait_for("connected", 2)
+        await publish(broker, b"c", partition=0)
+        assert await finish(consumer, 1) == [b"c"]
+        assert consumer.stats().counts.order_violations == 0
+
+
+@pytest.mark.proves(rows=[78])
 def test_the_same_message_and_a_new_leader_violate_no_order() -> None:
     order = PartitionOrder()
     assert order.received("one", 5, 100, 1) is None
