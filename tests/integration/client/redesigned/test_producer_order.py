@@ -150,7 +150,7 @@ async def test_a_topic_without_a_channel_is_waited_for_whatever_it_can_take(
         await broker.create_topic("orders", extended=True)
         async with Producer(lookupd=broker.lookupd_addresses, **QUICK) as producer:
             with pytest.raises(RequestTimeout, match="has no channel"):
-                await producer.publish("orders", b"a", timeout=0.7, **place)
+                await producer.publish("orders", b"a", timeout=1.5, **place)
             await broker.create_channel("orders", "billing")
             await producer.publish("orders", b"b", **place)
         assert await stored(broker) == ["b"]
