@@ -63,7 +63,7 @@ def test_the_version_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
         ("nsq", "did you mean 'nsqd'?"),
         ("nsqlookup", "did you mean 'nsqlookupd'?"),
         ("topic", "did you mean 'topics'?"),
-        ("--verbose", "nsqflow --help lists all"),
+        ("publish-all", "nsqflow --help lists all"),
     ],
 )
 def test_a_verb_that_is_not_known_is_named_with_a_hint(
@@ -73,12 +73,27 @@ def test_a_verb_that_is_not_known_is_named_with_a_hint(
     assert capsys.readouterr() == ("", f"nsqflow: unknown verb {verb!r}; {hint}\n")
 
 
+@pytest.mark.parametrize(
+    ("option", "hint"),
+    [
+        ("--versoin", "did you mean '--version'?"),
+        ("--install-completions", "did you mean '--install-completion'?"),
+        ("-x", "nsqflow --help lists all"),
+    ],
+)
+def test_an_option_that_is_not_known_is_named_with_a_hint(
+    option: str, hint: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main([option]) == 2
+    assert capsys.readouterr() == ("", f"nsqflow: unknown option {option!r}; {hint}\n")
+
+
 def test_an_option_before_the_verb_is_named_with_its_place(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     assert main(["--nsqd", "127.0.0.1:4150", "pub", "orders", "x"]) == 2
     hint = "options follow the verb: nsqflow pub ... --nsqd ..."
-    assert capsys.readouterr() == ("", f"nsqflow: unknown verb '--nsqd'; {hint}\n")
+    assert capsys.readouterr() == ("", f"nsqflow: unknown option '--nsqd'; {hint}\n")
 
 
 @pytest.mark.parametrize("verb", ["nsqd", "nsqlookupd"])

@@ -131,6 +131,8 @@ def _unknown(verb: str, following: list[str]) -> int:
     if verb.startswith("-") and meant:
         hint = f"options follow the verb: nsqflow {meant} ... {verb} ..."
     else:
-        hint = did_you_mean(verb, VERBS) or "nsqflow --help lists all"
-    print(f"nsqflow: unknown verb {verb!r}; {hint}", file=sys.stderr)
+        known = (*VERBS, "--help", "--version", *COMPLETION)
+        hint = did_you_mean(verb, known) or "nsqflow --help lists all"
+    kind = "option" if verb.startswith("-") else "verb"
+    print(f"nsqflow: unknown {kind} {verb!r}; {hint}", file=sys.stderr)
     return 2

@@ -246,7 +246,9 @@ class FrameDecoder:
 
     def _check_kind(self, kind: int, size: int) -> None:
         if not 0 <= kind <= 2:
-            raise RemoteProtocolError(f"frame of unknown type {kind}: must be 0 to 2")
+            raise RemoteProtocolError(
+                f"frame of unknown type {kind}: must be 0 to 2 (is this the TCP port of an nsqd?)"
+            )
         if kind == FrameType.MESSAGE and size < self.min_message_size + 4:
             raise RemoteProtocolError(
                 f"message of {size - 4} bytes: its header has {self.min_message_size}"

@@ -120,8 +120,19 @@ WRONG_PORT = "(is this the TCP port of an nsqd?)"
             f"frame of -2147483648 bytes: must be 4 to 67108864 {WRONG_PORT}",
         ),
         (b"\x04\x00\x00\x01", f"frame of 67108865 bytes: must be 4 to 67108864 {WRONG_PORT}"),
-        (b"\x00\x00\x00\x04\x00\x00\x00\x03", "frame of unknown type 3: must be 0 to 2"),
-        (b"\x00\x00\x00\x04\xff\xff\xff\xff", "frame of unknown type -1: must be 0 to 2"),
+        (
+            b"\x00\x00\x00\x04\x00\x00\x00\x03",
+            f"frame of unknown type 3: must be 0 to 2 {WRONG_PORT}",
+        ),
+        (
+            b"\x00\x00\x00\x04\xff\xff\xff\xff",
+            f"frame of unknown type -1: must be 0 to 2 {WRONG_PORT}",
+        ),
+        # What nsqlookupd answers on its TCP port: its protocol has frames without a type.
+        (
+            b"\x00\x00\x00\x0eE_BAD_PROTOCOL",
+            f"frame of unknown type 1163870785: must be 0 to 2 {WRONG_PORT}",
+        ),
     ],
 )
 def test_what_is_not_a_frame_is_refused_by_its_header_alone(data: bytes, complaint: str) -> None:
