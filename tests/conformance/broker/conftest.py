@@ -9,10 +9,6 @@ from tests.fixtures.auth import Authorization, AuthServer
 from tests.fixtures.certificates import Certificates
 from tests.fixtures.servers import Kind, Nsqd, start_nsqd
 
-# They compare what comes with what should, so their failures have to say both.
-for module in ("asking", "dialogue", "peers"):
-    pytest.register_assert_rewrite(f"tests.conformance.broker.{module}")
-
 numbers = count(1)
 
 
