@@ -152,6 +152,8 @@ class ThreadQueue:
             messages = self._drain()
             recalled += filter(unwanted, messages)
             self._fill([message for message in messages if not unwanted(message)])
+            if not len(self):
+                self._feed_waiting()
         return recalled
 
     def _return_rejected(self) -> None:
@@ -165,11 +167,15 @@ class ThreadQueue:
         self._put_back()
         self._asked = False
         self._wanted.clear()
-        # In this order: a thread that begins to wait now is seen here, or asks by itself.
+        self._feed_waiting()
+        self._feeder = self._start()
+
+    def _feed_waiting(self) -> None:
+        """Read ahead again if a thread waits: what it was woken for may be gone."""
+        # After the queue was emptied: a thread that begins to wait now asks by itself.
         if self._waiting:
             self._asked = True
             self._wanted.set()
-        self._feeder = self._start()
 
     def end(self) -> None:
         """Put all messages back, and end the threads' waits."""
