@@ -59,12 +59,12 @@ def test_its_ports_follow_from_one(empty_folder: Path) -> None:
 
 def test_a_folder_for_messages_is_refused(nsqflow: InProcess, empty_folder: Path) -> None:
     done = nsqflow("broker", "--port", "0", "--redesigned", "--data-path", "messages")
-    assert (done.code, done.out) == (1, "")
+    assert (done.code, done.out) == (2, "")
     assert "--data-path is not for --redesigned" in done.err
     assert [*empty_folder.iterdir()] == []
 
 
 def test_several_nodes_are_for_a_cluster_alone(nsqflow: InProcess) -> None:
     done = nsqflow("broker", "--port", "0", "--nodes", "3")
-    assert (done.code, done.out) == (1, "")
+    assert (done.code, done.out) == (2, "")
     assert "--nodes 3 is for --redesigned" in done.err

@@ -20,7 +20,7 @@ from nsqflow.broker.nsqd.fault_injection import FaultInjector
 from nsqflow.broker.options import LookupdOptions, NsqdOptions
 from nsqflow.broker.redesigned.cluster import PartitionedCluster
 from nsqflow.broker.redesigned.options import NSQD_DEFAULTS, ClusterOptions
-from nsqflow.cli.errors import CommandError
+from nsqflow.cli.errors import USAGE_ERROR, CommandError
 from nsqflow.cli.terminal import print_json
 
 _TAKEN = "another process listens there; stop it or choose another --port"
@@ -92,13 +92,17 @@ def broker(
     names = tuple(allowed_host or ())
     if redesigned:
         if data_path is not None:
-            raise CommandError("--data-path is not for --redesigned: its messages are in memory")
+            raise CommandError(
+                "--data-path is not for --redesigned: its messages are in memory", code=USAGE_ERROR
+            )
         return process.serve(
             lambda: LocalRedesignedCluster(host, port, nodes, names, json),
             hints={errno.EADDRINUSE: _TAKEN},
         )
     if nodes != 1:
-        raise CommandError(f"--nodes {nodes} is for --redesigned: here there is one nsqd")
+        raise CommandError(
+            f"--nodes {nodes} is for --redesigned: here there is one nsqd", code=USAGE_ERROR
+        )
     ports = {listener: port + above if port else 0 for listener, above in _PORT_OFFSETS.items()}
     addresses = {listener: join_address(host, number) for listener, number in ports.items()}
     return process.serve(

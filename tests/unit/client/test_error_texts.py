@@ -11,7 +11,12 @@ import pytest
 from nsqflow import Consumer, Producer, blocking
 from nsqflow.client.allowed_addresses import AllowedAddresses
 from nsqflow.client.consumer.workers import make_workers
-from nsqflow.client.producer.publish_batch import check_body, timeout_error, uncertain_error
+from nsqflow.client.producer.publish_batch import (
+    check_bodies,
+    check_body,
+    timeout_error,
+    uncertain_error,
+)
 from nsqflow.client.producer.semaphore import WeightedSemaphore
 from nsqflow.client.run import check_handlers
 from nsqflow.errors import BufferFullError, ConfigError, LocalProtocolError
@@ -73,6 +78,7 @@ CALLS: list[tuple[Callable[[], object], str]] = [
         "body of 0 bytes is invalid: must have 1 to 10 bytes (max_msg_size)",
     ),
     (lambda: check_body("text", 10, "body 3"), "body 3 is str: must be bytes"),
+    (lambda: check_bodies(b"text", 10), "bodies is bytes: must be a list of bytes"),
     (
         lambda: FakeSubscription().message().requeue(-1),
         "delay=-1 is invalid: must be a number from 0 to 1000000000",

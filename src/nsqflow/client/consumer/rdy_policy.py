@@ -41,7 +41,7 @@ class RdyReason(Enum):
         "are all that max_in_flight allows"
     )
     HELD = "waits: its partition backs off"
-    PREFETCH = "has its part of what the handlers are expected to start in time (prefetch)"
+    PREFETCH = "has its share of what the handlers can start in time (prefetch)"
 
 
 class FlowState(Enum):

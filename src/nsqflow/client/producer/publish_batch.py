@@ -319,6 +319,8 @@ def split_by_size(bodies: Sequence[bytes], max_body_size: int) -> list[range]:
 
 def check_bodies(values: Iterable[Any], max_msg_size: int) -> Bodies:
     """Return all values as bytes; raise an error that names the first invalid one."""
+    if isinstance(values, bytes | bytearray | memoryview | str):
+        raise TypeError(f"bodies is {type(values).__name__}: must be a list of bytes")
     bodies = list(values)
     if bodies and countOf(map(type, bodies), bytes) == len(bodies):  # the usual case, fast
         checked = Bodies(bodies)
