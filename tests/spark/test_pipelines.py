@@ -308,7 +308,7 @@ def test_a_function_beside_the_file_is_a_step_and_goes_where_the_tasks_are(
         ),
         (
             step("python", "builtins:type"),
-            "13: transform.last.python 'builtins:type' gave type; allowed is a DataFrame",
+            "13: transform.last.python 'builtins:type' returned type: must return a DataFrame",
         ),
         (
             '[[table]]\nname = "pages"\nformat = "csv"\npath = "none.csv"\n',
@@ -714,7 +714,8 @@ def test_a_dry_run_returns_columns_and_touches_neither_nsqd_nor_disk(
         ),
         (
             '[[sink]]\nname = "out"\nformat = "nsq"\nselect = "ms AS body"\ntopic = "x"\n',
-            "11: sink.out: column 'body' of type int; body or value (binary or string), ",
+            "11: sink.out: column 'body' of type int is invalid: must be body or value (binary or "
+            "string), ",
         ),
     ],
 )
