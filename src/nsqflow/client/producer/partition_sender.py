@@ -59,7 +59,7 @@ def trace_failure(batch: PublishBatch, error: NsqError) -> None:
 
 def trace_publish(batch: PublishBatch, outcome: str, receipt: Receipt | None = None) -> None:
     """Write the line of a traced message."""
-    client, nsqd = getattr(batch, "ends", (None, None))
+    client, nsqd = batch.ends
     write_line(
         "publish",
         batch.topic,

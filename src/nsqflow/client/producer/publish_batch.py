@@ -83,7 +83,8 @@ class PublishBatch:
     alone = False  # a message of a refused batch: to be sent in no other
     sent_at = 0.0
     refused_codes: tuple[str, ...] = ()
-    ends: tuple[str, str]  # of the connection: client and nsqd; set for traced messages alone
+    # Of the connection, client and nsqd: set for traced messages alone.
+    ends: tuple[str | None, str | None] = (None, None)
 
     def __init__(
         self,
