@@ -18,6 +18,7 @@
     ├── AdminError                         a request over HTTP was refused
     ├── StorageError                       the embedded broker cannot use its disk
     ├── SpoolError                         the spool of a Spark query cannot be used
+    ├── SourceInUseError                   another Spark query has the spool or the channel
     ├── DataLossError                      a Spark query may have lost messages
     ├── JavaStartError                     the JVM ended while Spark was starting
     ├── SparkError                         Spark failed
@@ -149,6 +150,10 @@ class StorageError(NsqError):
 
 class SpoolError(NsqError):
     """The spool of a Spark query is missing, damaged, or belongs to another query."""
+
+
+class SourceInUseError(NsqError):
+    """Another Spark query has the spool or reads the channel: each would get a part of it."""
 
 
 class DataLossError(NsqError):

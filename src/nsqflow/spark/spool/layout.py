@@ -1,6 +1,9 @@
 """The names of all objects in the spool.
 
+    _leases/00000003                                 which query owns the spool
+    _leases/00000003.beat                            its last heartbeat
     <generation>/_gen                                the generation has started
+    <generation>/_committed                          the last batch that is known to be committed
     <generation>/batches/00000007/_planned           the batch is in the spool
     <generation>/batches/00000007/<key>-0/000000     a slot of one partition
     <generation>/batches/00000007/<key>-0/fin-<id>   a writer's FINs are confirmed
@@ -19,6 +22,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 
+LEASES = "_leases"
 PLANNED = "_planned"
 RECENT = "recent"
 
@@ -31,6 +35,26 @@ _ESCAPED = re.compile(rb"%([0-9A-F]{2})")
 def generation_marker(generation: str) -> str:
     """Return the object that exists from a generation's first batch on."""
     return f"{generation}/_gen"
+
+
+def committed_marker(generation: str) -> str:
+    """Return the object with the number of the last batch that is known to be committed."""
+    return f"{generation}/_committed"
+
+
+def lease_name(number: int) -> str:
+    """Return the object that says who owns the spool, for the owner with this number."""
+    return f"{LEASES}/{number:08d}"
+
+
+def heartbeat_name(number: int) -> str:
+    """Return the object that the owner with this number replaces again and again."""
+    return f"{lease_name(number)}.beat"
+
+
+def lease_numbers(names: Iterable[str]) -> list[int]:
+    """Return the numbers of the leases among the names of their folder, in order."""
+    return sorted(int(name) for name in names if name.isdecimal())
 
 
 def batches_folder(generation: str) -> str:
