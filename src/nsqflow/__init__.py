@@ -65,6 +65,7 @@ __all__ = [
     "RequestTimeout",
     "RequeueFailedError",
     "ServerError",
+    "SourceInUseError",
     "SparkError",
     "SparkExitedError",
     "SpoolError",

@@ -58,10 +58,10 @@ def test_each_batch_is_a_line_and_the_sums_come_last(
 ) -> None:
     with open_view(pipeline, as_json=False) as view:
         capsys.readouterr()
-        show(view, batch("archive", 0, 1200, rows=1190, backlog=1500), batch("copy", 0, 1))
+        show(view, batch("archive", 0, 1200, rows=1190, remaining=300), batch("copy", 0, 1))
         show(view, batch("archive", 1, 300, rows=1))
     assert capsys.readouterr().out.splitlines() == [
-        "archive: batch 0, 1,200 messages read, 1,190 rows written in 0.5 s, 1,500 waited",
+        "archive: batch 0, 1,200 messages read, 1,190 rows written in 0.5 s, 300 remain",
         "copy: batch 0, 1 message read in 0.5 s",
         "archive: batch 1, 300 messages read, 1 row written in 0.5 s",
         "archive: 1,500 messages read, 1,191 rows written in 2 batches",
@@ -75,7 +75,7 @@ def test_programs_get_an_object_for_each_event(
     with open_view(pipeline, as_json=True) as view:
         assert isinstance(view, JsonView)
         view.started("http://localhost:4040")
-        show(view, batch("copy", 7, 20, rows=18, backlog=20))
+        show(view, batch("copy", 7, 20, rows=18, backlog=20, remaining=0, lag_seconds=1.5))
         view.stopping("SIGTERM")
         view.failed({"archive": "no space"})
     start, *others = map(json.loads, capsys.readouterr().out.splitlines())
@@ -91,6 +91,8 @@ def test_programs_get_an_object_for_each_event(
             "rows": 18,
             "seconds": 0.5,
             "backlog": 20,
+            "remaining": 0,
+            "lag_seconds": 1.5,
         },
         {"event": "stop", "signal": "SIGTERM"},
         {"event": "failure", "sink": "archive", "reason": "no space"},
@@ -115,12 +117,12 @@ def test_a_run_that_could_not_begin_has_no_sums(
 def test_the_table_has_what_waits_after_a_batch() -> None:
     total = SinkTotals()
     assert total.cells() == [0, 0, 0, None, None, None]
-    total.add(batch("archive", 0, 100, rows=90, backlog=250))
+    total.add(batch("archive", 0, 100, rows=90, remaining=150))
     batches, messages, rows, rate, left, took = total.cells()
     assert (batches, messages, rows, left, took) == (1, 100, 90, 150, "0.5 s")
     assert isinstance(rate, float)
     assert 0 < rate <= 200
-    total.add(batch("archive", 1, 200, backlog=150))
+    total.add(batch("archive", 1, 200, remaining=0))
     assert total.cells()[4] == 0
 
 

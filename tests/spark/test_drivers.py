@@ -187,17 +187,3 @@ def test_a_driver_killed_before_the_source_hears_of_a_commit_leaves_what_is_remo
     stream.run()
     assert sorted(first + stream.numbers()) == [*range(TOTAL)]
     assert not batch.exists()
-
-
-def test_of_two_drivers_on_one_checkpoint_both_read_the_same_and_one_fails(
-    spark: SparkSession, nsqd: Nsqd, tmp_path: Path
-) -> None:
-    shared = plight(nsqd, tmp_path, stays_in=0)
-    with Driver(tmp_path, SCRIPT, shared.argument()) as driver:
-        first, _ = shared.await_batch(driver, 0)
-        stream = shared.taken_over(spark)
-        stream.run()
-        (tmp_path / "pipe").write_text("go on")
-        driver.await_log("Multiple streaming jobs detected")
-    assert digest(stream.batches()[0]) == first
-    assert stream.numbers() == [*range(TOTAL)]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import socket
 from collections.abc import Iterator
 from contextlib import closing
+from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -46,6 +47,11 @@ def reports_of(query: Query) -> list[BatchReport]:
     return [report for each in query.spark_query.recentProgress for report in batch_reports(each)]
 
 
+def to_nanoseconds(text: str) -> int:
+    seconds = datetime.fromisoformat(text).timestamp()
+    return round(seconds * 10**6) * 1000
+
+
 def test_a_listener_reports_each_batch_once(
     spark: SparkSession, tmp_path: Path, nsqd: Nsqd, topic: str, listener: NsqListener
 ) -> None:
@@ -56,10 +62,13 @@ def test_a_listener_reports_each_batch_once(
     assert [report.batch for report in listener.reports] == [0, 1, 2]
     assert [report.rows for report in listener.reports] == [10, 10, 5]
     assert [report.backlog for report in listener.reports] == [25, 15, 5]
+    assert [report.remaining for report in listener.reports] == [15, 5, 0]
     for report in listener.reports:
         assert report.query == str(query.spark_query.id)
         assert report.pulled == report.rows
         assert (report.duplicates, report.requeued, report.dead_lettered) == (0, 0, 0)
+        assert report.rows
+        assert report.spool_bytes
         assert report.spool_bytes > 200 * report.rows
         assert report.duration_ms > 0
         assert [*report.places] == [f"{topic}|{nsqd.tcp_address}"]
@@ -119,21 +128,31 @@ def test_progress_shows_what_waits_where(
             query.until(lambda: len(query.progress()) >= 2)
             first, second = (each["sources"][0]["latestOffset"] for each in query.progress()[:2])
     assert (first["backlog"], second["backlog"]) == (18, 8)
+    assert (first["remaining"], second["remaining"]) == (8, 0)
+    assert (first["in_flight"], first["lag_seconds"]) == (2, None)
     assert first["places"] == {
         f"{topic}|{nsqd.tcp_address}": {
             "depth": 18,
             "topic_depth": 0,
+            "remaining": 8,
             "in_flight": 2,
             "deferred": 0,
             "requeues": 3,
             "timeouts": 0,
             "paused": False,
+            "lag_seconds": None,
         }
     }
     assert first["spool"] == str(tmp_path / "spool")
     assert first["unreachable"] == first["last_batch"] == {}
     last = second["last_batch"]
     assert (last["seq"], last["rows"], last["pulled"]) == (1, 10, 10)
+    times = [row.timestamp_ns for row in query.batches[0]]
+    assert [to_nanoseconds(last[name]) for name in ("oldest", "newest")] == [
+        pytest.approx(time, abs=1000) for time in (min(times), max(times))
+    ]
+    assert 0 <= second["lag_seconds"] <= last["wait_seconds"]
+    assert second["places"][f"{topic}|{nsqd.tcp_address}"]["lag_seconds"] == second["lag_seconds"]
 
 
 def test_progress_shows_unreachable_nsqd(

@@ -76,7 +76,7 @@ class View:
 
     def show_batch(self, batch: BatchProgress) -> None:
         """Show a batch."""
-        waiting = "" if batch.backlog is None else f", {batch.backlog:,} waited"
+        waiting = "" if batch.remaining is None else f", {batch.remaining:,} remain"
         done = _describe_counts(batch.messages, batch.rows)
         line = f"{batch.sink}: batch {batch.batch}, {done} in {batch.seconds:.1f} s{waiting}"
         print(line, flush=True)
@@ -181,9 +181,8 @@ class SinkTotals:
         since, before = self._marks[0]
         rate = (self.messages - before) / max(time.monotonic() - since, 0.001)
         last = self._last
-        left = None if last.backlog is None else max(last.backlog - last.messages, 0)
         took = f"{last.seconds:.1f} s"
-        return [self.batches, self.messages, self.rows, rate, left, took]
+        return [self.batches, self.messages, self.rows, rate, last.remaining, took]
 
 
 def describe(summary: Mapping[str, Any]) -> str:

@@ -43,6 +43,10 @@ class BatchProgress:
     seconds: float
     backlog: int | None
     """Messages waiting on the nsqd when it began; None if unknown."""
+    remaining: int | None = None
+    """Those of them that it left."""
+    lag_seconds: float | None = None
+    """How old the newest message of the batch before was when that one was planned."""
 
 
 class PipelineRun:
@@ -172,7 +176,7 @@ def _batch(name: str, progress: StreamingQueryProgress) -> BatchProgress:
         messages=progress.numInputRows,
         rows=_rows(progress),
         seconds=progress.batchDuration / 1000,
-        backlog=_backlog(progress),
+        **_lag(progress),
     )
 
 
@@ -184,12 +188,13 @@ def _rows(progress: StreamingQueryProgress) -> int | None:
     return None if observed is None else int(observed[ROWS])
 
 
-def _backlog(progress: StreamingQueryProgress) -> int | None:
+def _lag(progress: StreamingQueryProgress) -> dict[str, Any]:
+    names = ("backlog", "remaining", "lag_seconds")
     for source in progress.sources:
         latest: Any = json.loads(source.latestOffset or "null")
         if isinstance(latest, dict) and "backlog" in latest:
-            return int(latest["backlog"])
-    return None
+            return {name: latest.get(name) for name in names}
+    return dict.fromkeys(names)
 
 
 def _state(query: StreamingQuery) -> str:

@@ -26,6 +26,8 @@ def connect(
     channel: str | None = None,
     msg_timeout: float | None = None,
     output_buffer_timeout: float | None = None,
+    client_id: str | None = None,
+    heartbeat_interval: float | None = None,
     timeout: float = 10.0,
 ) -> SyncConnection:
     """Connect to nsqd, and subscribe if a topic and a channel are given; times are in seconds.
@@ -34,22 +36,29 @@ def connect(
     name the address.
     """
     subscription = None if topic is None or channel is None else Sub(topic, channel)
-    settings = connection_settings(access, msg_timeout, output_buffer_timeout)
+    settings = connection_settings(
+        access, msg_timeout, output_buffer_timeout, client_id, heartbeat_interval
+    )
     return SyncConnection.open(address, settings, subscription, timeout=timeout)
 
 
 def connection_settings(
-    access: Access, msg_timeout: float | None = None, output_buffer_timeout: float | None = None
+    access: Access,
+    msg_timeout: float | None = None,
+    output_buffer_timeout: float | None = None,
+    client_id: str | None = None,
+    heartbeat_interval: float | None = None,
 ) -> ConnectionSettings:
-    """Return the settings for the connections of a task."""
+    """Return the settings for a connection; by default its client id is the host's name."""
     host = socket.gethostname()
     identify = IdentifyRequest(
-        client_id=host.partition(".")[0],
+        client_id=client_id or host.partition(".")[0],
         hostname=host,
         user_agent=f"nsqflow-spark/{nsqflow.__version__}",
         output_buffer_size=_OUTPUT_BUFFER_SIZE,
         output_buffer_timeout=_milliseconds(output_buffer_timeout),
         msg_timeout=_milliseconds(msg_timeout),
+        heartbeat_interval=_milliseconds(heartbeat_interval),
         tls_v1=access.tls,
         snappy=access.snappy,
         deflate=access.deflate,

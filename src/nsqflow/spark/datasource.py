@@ -5,10 +5,19 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from pyspark.sql.datasource import DataSource
+from pyspark.sql.types import (
+    BinaryType,
+    IntegerType,
+    LongType,
+    StringType,
+    StructField,
+    StructType,
+    TimestampType,
+)
 
 from nsqflow.errors import ConfigError
 from nsqflow.spark.internals import hide_traceback
-from nsqflow.spark.options import parse_batch, parse_stream
+from nsqflow.spark.options import SourceOptions, is_table, parse_batch, parse_stream
 
 if TYPE_CHECKING:
     from pyspark.sql.datasource import (
@@ -17,12 +26,22 @@ if TYPE_CHECKING:
         DataSourceStreamWriter,
         DataSourceWriter,
     )
-    from pyspark.sql.types import StructType
 
-_METADATA = (
-    "id binary, attempts int, timestamp timestamp, timestamp_ns bigint, "
-    "topic string, channel string, nsqd string"
-)
+_BODY = StructField("body", BinaryType())
+_METADATA = [
+    StructField("id", BinaryType()),
+    StructField("attempts", IntegerType()),
+    StructField("timestamp", TimestampType()),
+    StructField("timestamp_ns", LongType()),
+    StructField("topic", StringType()),
+    StructField("channel", StringType()),
+    StructField("nsqd", StringType()),
+]
+
+
+def columns(options: SourceOptions) -> StructType:
+    """Return the columns of a source with these options."""
+    return StructType([_BODY, *(_METADATA if options.include_metadata else ())])
 
 
 class NsqDataSource(DataSource):
@@ -46,27 +65,29 @@ class NsqDataSource(DataSource):
         return "nsq"
 
     @hide_traceback()
-    def schema(self) -> str:
+    def schema(self) -> StructType:
         """Return the columns; ``load()`` calls this first, and so reports invalid options."""
-        # Spark does not say whether it is a stream; but a stream has all options of a table except
-        # ``mode``.
-        parse = parse_batch if "mode" in self.options else parse_stream
-        included = parse(self.options).include_metadata
-        return f"body binary, {_METADATA}" if included else "body binary"
+        # Spark does not say whether it is a stream; but some options are those of a table alone.
+        parse = parse_batch if is_table(self.options) else parse_stream
+        return columns(parse(self.options))
 
     @hide_traceback()
     def reader(self, schema: StructType) -> DataSourceReader:
         """Return the reader of a table."""
-        from nsqflow.spark.source.reader import NsqBatchReader
+        from nsqflow.spark.source.batch_reader import NsqBatchReader
 
-        return NsqBatchReader(parse_batch(self.options))
+        options = parse_batch(self.options)
+        _check_schema(schema, columns(options))
+        return NsqBatchReader(options)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802
         """Return the reader of a stream."""
         from nsqflow.spark.source.reader import InvalidOptionsReader, NsqStreamReader
 
         try:
-            return NsqStreamReader(parse_stream(self.options))
+            options = parse_stream(self.options)
+            _check_schema(schema, columns(options))
+            return NsqStreamReader(options)
         except ConfigError as error:
             # If this raised, Spark would report another error: it would try to stop a reader that
             # does not exist.
@@ -85,3 +106,32 @@ class NsqDataSource(DataSource):
         from nsqflow.spark.sink.writer import NsqStreamWriter
 
         return NsqStreamWriter(schema, self.options)
+
+
+def _check_schema(given: StructType, ours: StructType) -> None:
+    """Raise ``ConfigError`` if ``.schema(...)`` has other columns than the source."""
+    if given == ours:
+        return
+    wanted = {field.name: field for field in ours}
+    found = {field.name: field for field in given}
+    if unknown := [name for name in found if name not in wanted]:
+        problem = f"there is no column {unknown[0]!r}"
+    elif missing := [name for name in wanted if name not in found]:
+        problem = f"column {missing[0]!r} is missing"
+    else:
+        problem = next(
+            (
+                f"column {name!r} is {_describe(field)}, and must be {_describe(wanted[name])}"
+                for name, field in found.items()
+                if field != wanted[name]
+            ),
+            "the columns are in another order",
+        )
+    listed = ", ".join(f"{field.name} {_describe(field)}" for field in ours)
+    raise ConfigError(
+        f".schema(...) is invalid: {problem}; leave it out, the columns are always {listed}"
+    )
+
+
+def _describe(field: StructField) -> str:
+    return field.dataType.simpleString() + ("" if field.nullable else " not null")

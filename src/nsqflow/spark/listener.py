@@ -1,9 +1,13 @@
 """Reports each batch of a query, for monitoring.
 
-Spark reports a source's offsets and numbers of rows; this adds the backlog, and the messages that
-were dropped, requeued and dead-lettered.
+Spark reports a source's offsets and numbers of rows; this adds the backlog and the lag, and the
+messages that were dropped, requeued and dead-lettered.
 
     spark.streams.addListener(NsqListener(print))
+
+Backlog, lag and the counters of the batch before are in the query's progress. The counters of the
+batch itself are in the spool; where that can't be read, as in a client of Spark Connect, they are
+None.
 """
 
 from __future__ import annotations
@@ -11,12 +15,13 @@ from __future__ import annotations
 import json
 import logging
 from collections import deque
-from collections.abc import Callable
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING, Any
 
 from pyspark.sql.streaming.listener import StreamingQueryListener
 
+from nsqflow.errors import NsqError
 from nsqflow.spark.source.offsets import Offset
 
 if TYPE_CHECKING:
@@ -35,38 +40,53 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 _MAX_REPORTS = 1000  # reports that a listener keeps
+_COUNTERS = ("rows", "pulled", "duplicates", "requeued", "dead_lettered", "spool_bytes", "lost")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BatchReport:
-    """One NSQ source in one batch."""
+    """One NSQ source in one batch; what is unknown here is None."""
 
     query: str
     """The query's name, or its id."""
     batch: int
     duration_ms: int
-    rows: int
+    rows: int | None
     """Messages in the batch."""
-    pulled: int
+    pulled: int | None
     """Messages that nsqd delivered for it, including dropped ones."""
-    duplicates: int
+    duplicates: int | None
     """Messages that were delivered again, and dropped."""
-    requeued: int
+    requeued: int | None
     """Messages requeued because another task was faster, or because there were too many."""
-    dead_lettered: int
-    spool_bytes: int
-    backlog: int
-    """Messages that waited when the batch was planned."""
-    places: dict[str, dict[str, Any]]
-    """For each ``topic|nsqd``, the counters of its nsqd at that time."""
-    lost: int = 0
+    dead_lettered: int | None
+    spool_bytes: int | None
+    lost: int | None
     """Messages in lost slots that ``failOnDataLoss=false`` skipped."""
+    backlog: int | None
+    """Messages that waited when the batch was planned."""
+    remaining: int | None
+    """Those of them that it left."""
+    paused: int | None
+    """Messages in paused channels and topics; ``backlog`` does not count them."""
+    deferred: int | None
+    """Messages that nsqd holds back for a delay; ``backlog`` does not count them."""
+    in_flight: int | None
+    lag_seconds: float | None
+    """How old the newest message of the batch before was when that one was planned."""
+    last_batch: Mapping[str, Any]
+    """The counters of the batch before, with its ``oldest`` and ``newest`` timestamp."""
+    places: Mapping[str, Mapping[str, Any]]
+    """For each ``topic|nsqd``, the counters of its nsqd when the batch was planned."""
+    unreachable: Mapping[str, str]
+    """The nsqd that did not answer then, and why; ``backlog`` lacks their messages."""
 
     def __str__(self) -> str:
-        numbers = {k: v for k, v in asdict(self).items() if k not in ("query", "batch", "places")}
-        return f"{self.query} batch {self.batch}: " + ", ".join(
-            f"{k} {v}" for k, v in numbers.items()
-        )
+        hidden = ("query", "batch", "last_batch", "places", "unreachable")
+        names = [field.name for field in fields(self) if field.name not in hidden]
+        texts = {name: getattr(self, name) for name in names}
+        shown = (f"{name} {'unknown' if text is None else text}" for name, text in texts.items())
+        return f"{self.query} batch {self.batch}: " + ", ".join(shown)
 
 
 class NsqListener(StreamingQueryListener):
@@ -96,11 +116,7 @@ class NsqListener(StreamingQueryListener):
 
 
 def batch_reports(progress: StreamingQueryProgress) -> list[BatchReport]:
-    """Return a report for each NSQ source of a query's progress, as of ``query.lastProgress``.
-
-    The totals are read from the spool, which must be reachable here. Once the batch has left the
-    spool, they are 0.
-    """
+    """Return a report for each NSQ source of a query's progress, as of ``query.lastProgress``."""
     return [
         _report(progress, offset, status)
         for source in progress.sources
@@ -108,30 +124,45 @@ def batch_reports(progress: StreamingQueryProgress) -> list[BatchReport]:
     ]
 
 
-def batch_totals(store: ObjectStore, offset: Offset) -> PartitionTotals:
-    """Return the totals of a batch, from its slots."""
+def batch_totals(store: ObjectStore, offset: Offset) -> PartitionTotals | None:
+    """Return the totals of a batch, from its slots; None if the spool does not have them all."""
     from nsqflow.spark.spool.slot_format import PartitionTotals
     from nsqflow.spark.spool.slots import Slots
 
     totals = PartitionTotals()
     for id in offset.partition_ids():
-        totals += Slots(store, id.folder).totals()[0]
+        slots = Slots(store, id.folder)
+        if not slots.exist():
+            return None
+        totals += slots.totals()[0]
     return totals
 
 
 def _report(
     progress: StreamingQueryProgress, offset: Offset, status: dict[str, Any]
 ) -> BatchReport:
-    from nsqflow.spark.spool.store import open_store
-
+    known = ("backlog", "remaining", "paused", "deferred", "in_flight", "lag_seconds")
     return BatchReport(
         query=progress.name or str(progress.id),
         batch=progress.batchId,
         duration_ms=progress.batchDuration,
-        backlog=status["backlog"],
+        last_batch=status.get("last_batch", {}),
         places=status["places"],
-        **batch_totals(open_store(status["spool"]), offset).counters(),
+        unreachable=status.get("unreachable", {}),
+        **{name: status.get(name) for name in known},
+        **_counters(status["spool"], offset),
     )
+
+
+def _counters(location: str, offset: Offset) -> dict[str, Any]:
+    from nsqflow.spark.spool.store import open_store
+
+    totals = None
+    try:
+        totals = batch_totals(open_store(location), offset)
+    except (NsqError, OSError) as error:
+        logger.debug("the spool can't be read here: %s", error)
+    return dict.fromkeys(_COUNTERS) if totals is None else totals.counters()
 
 
 def _offset(source: SourceProgress) -> Offset | None:

@@ -13,7 +13,7 @@ from typing import Any, Self
 
 from nsqflow.address import default_http_address
 from nsqflow.config.addresses import HTTP, NSQD
-from nsqflow.config.kinds import Boolean, Choice, List, Text
+from nsqflow.config.kinds import Boolean, Choice, List, Text, matching
 from nsqflow.config.names import CHANNEL, PATTERN, TARGET, TOPIC, TOPICS
 from nsqflow.config.numbers import Duration, Integer, Size
 from nsqflow.config.options import OptionTable, camel_case, check_exactly_one, create, option
@@ -30,6 +30,7 @@ _CALLS = {STREAM: "readStream", BATCH: "read", SINK: "write and writeStream"}
 _WRITE_STREAM = ("checkpointlocation", "queryname")
 
 _MESSAGES = Integer(1, 10**9)
+_READ_ID = Text("1 to 64 letters, digits, '.', '_' and '-'", matching(r"[A-Za-z0-9._-]{1,64}"))
 _HTTP_LIST = List(HTTP, secret=True)
 
 
@@ -167,6 +168,19 @@ class SourceOptions:
         "which users of the machine may read and write the spool's files",
         scopes=_SOURCE,
     )
+    lease_timeout: float = option(
+        30.0,
+        Duration(3, 3600),
+        "how long the heartbeat of a query on another machine may stand still before a restart "
+        "takes its spool over",
+        scopes=(STREAM,),
+    )
+    allow_shared_channel: bool = option(
+        False,
+        Boolean(),
+        "read a channel that another query reads too: each gets a part of the messages",
+        scopes=_SOURCE,
+    )
     partitions_per_nsqd: int = option(
         1,
         Integer(1, 100),
@@ -251,6 +265,15 @@ class SourceOptions:
         "`consume` takes the messages out of the channel, `peek` puts them back",
         scopes=(BATCH,),
     )
+    read_id: str | None = option(
+        None,
+        _READ_ID,
+        "a name for this read: the same name has the same rows, until it is released",
+        scopes=(BATCH,),
+    )
+    max_messages: int | None = option(
+        None, _MESSAGES, "maximum number of messages to read", scopes=(BATCH,)
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -293,6 +316,12 @@ OPTIONS = _SparkOptions(SourceOptions, SinkOptions, ServerOptions, Access, namin
 """All options; there are two ``topic``, one for sources and one for sinks."""
 
 
+def is_table(options: Mapping[str, str]) -> bool:
+    """Return whether there is an option that only ``read`` has."""
+    found = (OPTIONS.get(name, BATCH) for name in options)
+    return any(each is not None and each.scopes == (BATCH,) for each in found)
+
+
 def parse_stream(options: Mapping[str, str]) -> SourceOptions:
     """Parse the options of ``readStream``."""
     return _source(OPTIONS.parse(options, STREAM))
@@ -323,6 +352,11 @@ def _source(given: Mapping[str, Any]) -> SourceOptions:
         raise ConfigError(
             f"spoolPermissions={source.spool_permissions!r} is invalid for a spool on S3: the "
             "bucket's policy decides there"
+        )
+    if source.read_id is not None and source.mode == "peek":
+        raise ConfigError(
+            f"readId={source.read_id!r} is invalid with mode=peek: nothing is finished, and each "
+            "read may have other messages"
         )
     _check_limits(source, given)
     _check_dead_letters(source)

@@ -1,7 +1,6 @@
-"""Identifies processes of this machine, so that one can know whether another still runs.
+"""Identifies processes of this machine, so that a later one can check whether they still run.
 
-A process is identified by its number and its start, as numbers are used again. Where the system
-does not tell, the answer is unknown, never wrong.
+A process is identified by its number and its start, as numbers are used again.
 """
 
 from __future__ import annotations
@@ -14,6 +13,7 @@ from pathlib import Path
 from typing import NamedTuple
 from uuid import getnode
 
+_PROC = Path("/proc")
 _TIMEOUT = 5.0  # seconds for ps to answer
 _START_FIELD = 19  # of /proc/PID/stat, counted from the one after the name in parentheses
 
@@ -31,11 +31,11 @@ class ProcessId(NamedTuple):
         return cls(pid, _start_of(pid) or "")
 
     def is_running(self) -> bool | None:
-        """Return whether a process of this machine still runs; None if unknown."""
+        """Return whether the process still runs, on this machine; None if unknown."""
         started = _start_of(self.pid)
-        if started is None:
+        if started is None or (started and not self.started):
             return None
-        return started == self.started if self.started and started else bool(started)
+        return bool(started) and started == self.started
 
 
 @cache
@@ -46,21 +46,19 @@ def this_machine() -> str:
     """
     host = socket.gethostname()
     try:
-        boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
-        return f"{host} {boot} {os.readlink('/proc/self/ns/pid')}"
+        boot = (_PROC / "sys/kernel/random/boot_id").read_text().strip()
+        return f"{host} {boot} {os.readlink(_PROC / 'self/ns/pid')}"
     except OSError:
         return f"{host} {getnode():x}"
 
 
 def _start_of(pid: int) -> str | None:
     """Return when a process started; empty if it does not run, None if unknown."""
-    if Path("/proc/self/stat").exists():
+    if (_PROC / "self" / "stat").exists():
         try:
-            stat = Path(f"/proc/{pid}/stat").read_text()
-        except FileNotFoundError:
-            return ""
-        except OSError:
-            return None
+            stat = (_PROC / str(pid) / "stat").read_text()
+        except OSError:  # processes of other users may be hidden
+            return None if _exists(pid) else ""
         state, *fields = stat.rpartition(")")[2].split()
         return "" if state in ("Z", "X") else fields[_START_FIELD - 1]
     command = ["ps", "-o", "lstart=", "-p", str(pid)]
@@ -71,3 +69,13 @@ def _start_of(pid: int) -> str | None:
     except (OSError, subprocess.SubprocessError):
         return None
     return listed.stdout.strip()
+
+
+def _exists(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except OSError:  # it belongs to another user
+        return True
+    return True

@@ -14,7 +14,7 @@ from nsqflow.errors import ConfigError
 from nsqflow.spark.options import parse_batch
 from nsqflow.spark.source.allocation import ChannelBacklog
 from nsqflow.spark.source.backlog_monitor import BacklogMonitor
-from nsqflow.spark.source.reader import NsqBatchReader
+from nsqflow.spark.source.batch_reader import NsqBatchReader
 from tests.fixtures.crashing import create_channel, until
 from tests.fixtures.servers import Nsqd, Nsqlookupd, start_nsqd, start_nsqlookupd
 from tests.fixtures.spark import published

@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 
 from nsqflow.spark.options import parse_batch
-from nsqflow.spark.source.reader import NsqBatchReader
+from nsqflow.spark.source.batch_reader import NsqBatchReader
 from nsqflow.spark.spool.local_store import LocalStore
 from tests.fixtures.servers import Nsqd
-from tests.spark.queries import post
+from tests.fixtures.spark import published
 from tests.unit.spark.users import user
 
 
@@ -33,7 +33,7 @@ def test_a_batch_read_leaves_alone_what_other_users_have_in_a_shared_folder(
         LocalStore(shared).write("batch-1/_gen", b"1")
         LocalStore(shared).write("gen/_gen", b"1")
     options = {"topic": "t", "channel": "c", "nsqd": nsqd.tcp_address, "spoolLocation": shared}
-    post(nsqd, "/topic/create", "t")
+    published(nsqd, "t", 1, channel="c")
     with user(4712):
         NsqBatchReader(parse_batch(options | {"nsqdHttp": nsqd.http_address})).partitions()
     assert {"batch-1", "gen"} < {path.name for path in Path(shared).iterdir()}

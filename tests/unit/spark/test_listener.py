@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import sys
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -37,7 +38,18 @@ def spool(tmp_path: Path) -> LocalStore:
 
 
 def source(spool: LocalStore, **change: Any) -> dict[str, Any]:
-    latest = {"backlog": 12, "places": {KEY: {"depth": 12}}, "spool": spool.location}
+    latest = {
+        "backlog": 12,
+        "remaining": 2,
+        "paused": 3,
+        "deferred": 4,
+        "in_flight": None,
+        "lag_seconds": 1.5,
+        "last_batch": {"seq": 6, "rows": 9},
+        "places": {KEY: {"depth": 12}},
+        "unreachable": {"127.0.0.1:4152": "refused"},
+        "spool": spool.location,
+    }
     return {
         "description": "nsq",
         "startOffset": START.encode(),
@@ -87,9 +99,18 @@ def test_a_report_sums_the_totals_of_all_partitions(spool: LocalStore) -> None:
         requeued=6,
         dead_lettered=6,
         spool_bytes=report.spool_bytes,
+        lost=0,
         backlog=12,
+        remaining=2,
+        paused=3,
+        deferred=4,
+        in_flight=None,
+        lag_seconds=1.5,
+        last_batch={"seq": 6, "rows": 9},
         places={KEY: {"depth": 12}},
+        unreachable={"127.0.0.1:4152": "refused"},
     )
+    assert report.spool_bytes
     assert report.spool_bytes > rows_of(range(6)).nbytes
 
 
@@ -111,10 +132,22 @@ def test_a_batch_without_anything_new_is_reported_without_rows(spool: LocalStore
     assert (report.rows, report.pulled, report.spool_bytes, report.backlog) == (0, 0, 0, 12)
 
 
-def test_a_batch_that_has_left_the_spool_is_reported_without_rows(spool: LocalStore) -> None:
-    spool.remove("gen")
+def test_counters_of_a_batch_that_is_not_in_the_spool_are_unknown(spool: LocalStore) -> None:
+    spool.remove(END.partition_ids()[1].folder)
     (report,) = batch_reports(progress(source(spool)))
-    assert (report.rows, report.spool_bytes) == (0, 0)
+    assert (report.rows, report.spool_bytes, report.lost) == (None, None, None)
+    assert (report.backlog, report.remaining, report.last_batch["rows"]) == (12, 2, 9)
+    assert "rows unknown, " in str(report)
+
+
+@pytest.mark.parametrize("location", ["/proc/1/nowhere", "gs://bucket/x", "s3://bucket/x"])
+def test_where_the_spool_is_out_of_reach_the_rest_is_reported(
+    spool: LocalStore, location: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "s3fs", None)
+    status = json.loads(json.dumps(source(spool)["latestOffset"])) | {"spool": location}
+    (report,) = batch_reports(progress(source(spool, latestOffset=status)))
+    assert (report.rows, report.remaining) == (None, 2)
 
 
 def test_an_offset_of_a_newer_nsqflow_is_refused(spool: LocalStore) -> None:
@@ -143,7 +176,15 @@ def test_a_listener_keeps_logs_and_passes_on_each_report(
 
 def test_every_total_that_counts_messages_is_among_the_counters() -> None:
     totals = PartitionTotals(
-        rows=1, bytes=2, bodies=3, duplicates=4, requeued=5, dead_lettered=6, lost=7
+        rows=1,
+        bytes=2,
+        bodies=3,
+        duplicates=4,
+        requeued=5,
+        dead_lettered=6,
+        lost=7,
+        oldest=8,
+        newest=9,
     )
     named = totals.counters()
     assert named.pop("pulled") == 1 + 4 + 6

@@ -61,6 +61,11 @@ class ChannelBacklog:
             return 0
         return self.depth + (0 if self.topic_paused else self.topic_depth)
 
+    @property
+    def held_back(self) -> int:
+        """The number of messages that no task gets as long as the channel or topic is paused."""
+        return self.depth + self.topic_depth - self.available
+
     def was_recreated(self, before: ChannelBacklog) -> bool:
         """Return whether the channel was deleted and created again since ``before``.
 

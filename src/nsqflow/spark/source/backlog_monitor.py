@@ -14,18 +14,20 @@ import asyncio
 import logging
 import re
 from collections.abc import Collection, Iterable, Mapping
+from contextlib import suppress
 from dataclasses import replace
 from functools import cache, partial
 from itertools import chain
 from time import monotonic
+from typing import Any
 
 from nsqflow.address import join_address
-from nsqflow.errors import ConfigError, NetworkError
+from nsqflow.errors import AdminError, ConfigError, NetworkError
 from nsqflow.protocol.lookup import Node
 from nsqflow.spark.options import SourceOptions
 from nsqflow.spark.source.allocation import ChannelBacklog
 from nsqflow.spark.source.nsqd_stats import NsqdStatsClient
-from nsqflow.spark.source.offsets import make_key
+from nsqflow.spark.source.offsets import make_key, split_key
 from nsqflow.spark.source.topic_lookup import INTERVAL, ServerGroup, TopicLookup, unknown_name
 
 logger = logging.getLogger(__name__)
@@ -86,6 +88,10 @@ class BacklogMonitor:
         Raises ``ConfigError`` for a topic that no nsqd has, or that has no such channel.
         """
         return self._runner.run(self._poll_existing())
+
+    def clients(self, keys: Iterable[str]) -> dict[str, list[Mapping[str, Any]]]:
+        """Return what the nsqd know of the channel's clients, for each key whose nsqd answers."""
+        return self._runner.run(self._read_clients(keys))
 
     def create(self) -> None:
         """Create the channel on all nsqd that have the topics.
@@ -155,6 +161,16 @@ class BacklogMonitor:
         options = self._options
         pattern = options.topic_pattern or ""
         return unknown_name(topic, pattern, options.channel, known, asked, self.unreachable)
+
+    async def _read_clients(self, keys: Iterable[str]) -> dict[str, list[Mapping[str, Any]]]:
+        found: dict[str, list[Mapping[str, Any]]] = {}
+        for key in keys:
+            topic, nsqd = split_key(key)
+            client = self._clients.get(nsqd)
+            if client is not None:
+                with suppress(NetworkError, AdminError, TimeoutError):
+                    found[key] = await asyncio.wait_for(client.clients(topic), _TIMEOUT)
+        return found
 
     async def _create(self) -> None:
         await self._poll(_TIMEOUT)

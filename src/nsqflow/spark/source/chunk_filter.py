@@ -15,7 +15,7 @@ from nsqflow.protocol import CommandFailed, Mpub, Published
 from nsqflow.spark.connection import connect
 from nsqflow.spark.options import Access, SourceOptions
 from nsqflow.spark.source.pull import Chunk
-from nsqflow.spark.source.rows import body_bytes, pick, stored_batch
+from nsqflow.spark.source.rows import pick, row_totals, stored_batch
 from nsqflow.spark.spool.dedup import SeenIds, split_ids
 from nsqflow.spark.spool.slot_format import PartitionTotals
 
@@ -69,15 +69,14 @@ class ChunkFilter:
         left = self._partition.budget - so_far.rows
         unlimited = chunk.count <= left and self._partition.max_bytes is None
         if not repeated and not dead and unlimited:
-            totals = PartitionTotals(rows=chunk.count, bodies=body_bytes(rows))
-            return FilteredChunk(rows, totals=totals)
+            return FilteredChunk(rows, totals=row_totals(rows))
         dropped = repeated | dead
         kept = [index for index in range(chunk.count) if index not in dropped][:left]
         fitting = self._fitting(chunk, kept, so_far)
         result = self._dropped(chunk, kept[:fitting], repeated, dead)
         if fitting:
             result.rows = pick(rows, kept[:fitting])
-            result.totals += PartitionTotals(rows=fitting, bodies=body_bytes(result.rows))
+            result.totals += row_totals(result.rows)
         result.full = fitting < len(kept) or self._is_full(so_far + result.totals)
         return result
 

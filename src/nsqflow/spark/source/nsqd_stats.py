@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import ssl
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any
 
 from nsqflow.address import HttpAddress, join_address, parse_http_address
@@ -70,6 +70,16 @@ class NsqdStatsClient:
             if channel.name == self._channel
         ]
 
+    async def clients(self, topic: str) -> list[Mapping[str, Any]]:
+        """Return what nsqd knows of the channel's clients."""
+        stats = await self._stats(topic=topic, channel=self._channel, include_clients="true")
+        return [
+            client
+            for found in stats.topics
+            for channel in found.channels
+            for client in channel.clients
+        ]
+
     async def create_channel(self, topic: str, *, create_topic: bool) -> bool:
         """Create the channel, and the topic if ``create_topic``; False if the topic is missing."""
         async with self._admin() as nsqd:
@@ -96,8 +106,8 @@ class NsqdStatsClient:
         secure = parse_http_address(self._address).scheme == "https"
         return Nsqd(self._address, tls=self._tls() if secure else None)
 
-    async def _stats(self, *, topic: str = "", channel: str = "") -> NsqdStats:
-        query = _STATS_QUERY | {"topic": topic, "channel": channel}
+    async def _stats(self, *, topic: str = "", channel: str = "", **more: str) -> NsqdStats:
+        query = _STATS_QUERY | {"topic": topic, "channel": channel} | more
         response = await self._get(query)
         if response.status == 403 and (port := _https_port(response.body)):
             self._switch_to_https(port)

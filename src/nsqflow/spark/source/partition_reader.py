@@ -13,6 +13,7 @@ from nsqflow.spark.source.rows import RowConverter
 from nsqflow.spark.source.slot_writer import SlotWriter
 from nsqflow.spark.spool.dedup import SeenIds
 from nsqflow.spark.spool.layout import planned_marker
+from nsqflow.spark.spool.lease import LeaseGuard
 from nsqflow.spark.spool.slot_format import DamagedSlotError, LostSlotMarker, PartitionTotals, Slot
 from nsqflow.spark.spool.slots import Slots
 from nsqflow.spark.spool.store import open_store
@@ -87,7 +88,10 @@ class PartitionReader:
         self._slots.check_batch()
         everything = options.dedupe == "always"
         seen = SeenIds(self._store, id.generation, id.key, everything=everything)
-        writer = SlotWriter(self._partition, options, self._slots, seen, self._number, self._totals)
+        lease = LeaseGuard(self._store, self._partition.lease)
+        writer = SlotWriter(
+            self._partition, options, self._slots, seen, lease, self._number, self._totals
+        )
         writer.start()
         try:
             while (written := writer.written.get()) is not None:

@@ -5,11 +5,12 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Mapping
-from time import monotonic, sleep
+from contextlib import suppress
+from time import monotonic, sleep, time
 from typing import Any
 from uuid import uuid4
 
-from nsqflow.errors import ConfigError, DiscoveryError, NetworkError, SpoolError
+from nsqflow.errors import DiscoveryError, NetworkError, SpoolError
 from nsqflow.spark.options import SourceOptions
 from nsqflow.spark.source.allocation import (
     AvailableNowTarget,
@@ -22,11 +23,15 @@ from nsqflow.spark.source.allocation import (
 )
 from nsqflow.spark.source.backlog_monitor import BacklogMonitor
 from nsqflow.spark.source.data_loss import DataLossDetector
+from nsqflow.spark.source.generation import check_generation, new_marker
+from nsqflow.spark.source.lag import BatchSummary, describe_backlogs
 from nsqflow.spark.source.offsets import Offset, split_key
+from nsqflow.spark.source.ownership import SourceOwnership
 from nsqflow.spark.spool.layout import (
     PLANNED,
     batch_folder,
     batches_folder,
+    committed_marker,
     generation_marker,
     planned_marker,
 )
@@ -50,15 +55,18 @@ class BatchPlanner:
         self._options = options
         self.store: ObjectStore = open_store(options.spool, options.spool_permissions)
         self._monitor = BacklogMonitor(options)
+        self._ownership = SourceOwnership(self.store, self._monitor, options)
         self._backoff = RetryBackoff()
         self._gate = MinMessagesGate(options.min_messages_per_trigger, options.max_trigger_delay)
         self._target: AvailableNowTarget | None = None
         self._empty_keys: set[str] = set()  # keys that had no messages in the last batch
         self._backlogs: list[ChannelBacklog] = []
+        self._planned: Offset | None = None  # the batch of the last call
         self._losses = DataLossDetector(
             self.store.location, options.channel, fail=options.fail_on_data_loss
         )
-        self._counters: dict[str, Any] = {}  # of the last batch that was read
+        self._last: BatchSummary | None = None  # the last batch that was read
+        self._planned_at: dict[int, float] = {}  # when each batch was planned here
         self._spooled: set[int] = set()  # batches in the spool that are not in Spark's log
         self._new_generation = ""  # the generation that this planner started
         self._last_read = -1  # the batch whose totals were read last
@@ -71,9 +79,28 @@ class BatchPlanner:
         """Read what is available now, and no more."""
         self._available_now = True
 
+    @property
+    def lease(self) -> int:
+        """The number of the query's lease, which its tasks check."""
+        return self._ownership.number
+
+    def claim(self, generation: str) -> None:
+        """Make sure that the spool belongs to this query; raise ``SourceInUseError``."""
+        if not self._ownership.number:
+            self.store.probe()
+        self._ownership.claim(generation)
+
     def next(self, start: Offset, limit: int | None) -> Offset:
         """Return the end of the next batch, or ``start`` itself if there is nothing to read."""
+        self._planned = None
+        end = self._next(start, limit)
+        if end is not start:
+            self._planned = end
+        return end
+
+    def _next(self, start: Offset, limit: int | None) -> Offset:
         self._start(start)
+        self.claim(self._generation(start))
         if (spooled := self._spooled_batch(start)) is not None:
             return spooled
         if not self._poll():
@@ -92,19 +119,27 @@ class BatchPlanner:
         return self._record(start.next(self._generation(start), plan))
 
     def check_replay(self, end: Offset) -> None:
-        """Check that the spool still has a batch that was planned before."""
+        """Check that the spool still has a batch that was planned before, and the channel."""
+        with suppress(NetworkError, DiscoveryError):  # then its tasks fail, or need no nsqd
+            self._ownership.check_channel([each.key for each in self._monitor.poll()])
         if self.store.age(planned_marker(end.generation, end.seq)) is None:
             self._losses.report_missing_batch(end)
             self._record(end)
 
     def report(self) -> dict[str, Any]:
         """Return the backlogs, and the counters of the last batch that was read."""
+        known = self._polled_at and not self._unreachable
+        last = self._last.describe() if self._last else {}
         return {
-            "backlog": sum(backlog.available for backlog in self._backlogs),
-            "places": {backlog.key: _described(backlog) for backlog in self._backlogs},
+            **describe_backlogs(
+                self._backlogs if known else None,
+                self._planned.plan if self._planned else {},
+                self._last,
+            ),
+            "lag_seconds": last.get("lag_seconds"),
+            "last_batch": last,
             "unreachable": dict(self._monitor.unreachable),
             "spool": self.store.location,
-            "last_batch": self._counters,
         }
 
     def mean_sizes(self) -> dict[str, int]:
@@ -112,7 +147,8 @@ class BatchPlanner:
         return {backlog.key: backlog.mean_size for backlog in self._backlogs}
 
     def close(self) -> None:
-        """Close the connections to the servers."""
+        """Close the connections to the servers, and give up the spool."""
+        self._ownership.close()
         self._monitor.close()
 
     # Private methods
@@ -120,39 +156,15 @@ class BatchPlanner:
     def _start(self, start: Offset) -> None:
         if self._started:
             return
-        self.store.probe()
-        self._check_generation(start)
+        self.claim(self._generation(start))
+        check_generation(self.store, start, self._options)
+        self._monitor.create()
+        self._ownership.check_channel([each.key for each in self._monitor.poll()])
         if self._options.starting_position == "latest" and not start.generation:
             self._monitor.empty()
-        else:
-            self._monitor.create()
         self._spooled = self._find_batches(start)
         self._losses.check_checkpoint(start, self._spooled)
         self._started = True
-
-    def _check_generation(self, start: Offset) -> None:
-        """Check that the spool belongs to the checkpoint and to this channel."""
-        if not start.generation:
-            return
-        marker = generation_marker(start.generation)
-        try:
-            channel = json.loads(bytes(self.store.read(marker)))["channel"]
-        except FileNotFoundError:
-            logger.warning(
-                "spoolLocation %r has nothing of generation %s: messages that are delivered twice "
-                "may not be recognized",
-                self.store.location,
-                start.generation,
-            )
-            return
-        except (ValueError, TypeError, KeyError) as error:
-            logger.warning("%s is damaged and not used: %s", self._path(marker), error)
-            return
-        if channel != self._options.channel:
-            raise ConfigError(
-                f"channel={self._options.channel!r} is invalid: the checkpoint is that of a query "
-                f"on channel {channel!r}; give a new query a new checkpointLocation"
-            )
 
     def _find_batches(self, start: Offset) -> set[int]:
         """Return the batches after ``start`` that are in the spool and not empty."""
@@ -207,31 +219,35 @@ class BatchPlanner:
         self._unreachable = False
         self._polled_at = monotonic()
         self._losses.check_backlogs(self._backlogs, self._monitor.take_deleted())
+        self._ownership.check_channel([each.key for each in self._backlogs])
         return True
 
     def _read_last_batch(self, start: Offset) -> None:
-        """Read the totals of the last batch, once."""
+        """Read the totals of the last batch, once; Spark has committed it."""
         if start.seq == self._last_read:
             return
         known = self._last_read >= 0
         self._last_read = start.seq
         if not start.seq:
             return
+        self.store.write(committed_marker(start.generation), b"%d" % start.seq, durable=False)
         now = self._busy_at = monotonic()
-        whole = PartitionTotals()
+        by_key: dict[str, PartitionTotals] = {}
         for key, planned in start.plan.items():
             totals = PartitionTotals()
             for id in start.partition_ids():
                 if id.key == key:
                     totals += Slots(self.store, id.folder).totals()[0]
-            whole += totals
+            by_key[key] = totals
             # Dropped or requeued messages also show that there is a backlog.
             received = totals.rows + totals.lost + totals.duplicates + totals.dead_lettered
             received += totals.requeued
             self._backoff.record(key, sum(planned), received, now)
             if self._target is not None and known:
                 self._record_target(self._target, key, totals.rows, received)
-        self._counters = {"seq": start.seq} | whole.counters()
+        planned_at = self._planned_at.pop(start.seq, None) or self._read_planned_at(start)
+        self._planned_at = {seq: at for seq, at in self._planned_at.items() if seq > start.seq}
+        self._last = BatchSummary(seq=start.seq, totals=by_key, planned_at=planned_at)
 
     def _record_target(
         self, target: AvailableNowTarget, key: str, rows: int, received: int
@@ -330,23 +346,16 @@ class BatchPlanner:
         if self.store.age(generation_marker(end.generation)) is None:
             if end.seq > 1:
                 logger.warning("%r was emptied under the query", self.store.location)
-            self.store.write(generation_marker(end.generation), describe(self._options))
-        self.store.write(planned_marker(end.generation, end.seq), json.dumps(end.encode()).encode())
+            self.store.write(generation_marker(end.generation), new_marker(self._options).encode())
+        self._planned_at[end.seq] = now = time()
+        marker = json.dumps(end.encode() | {"at": now}).encode()
+        self.store.write(planned_marker(end.generation, end.seq), marker)
         return end
 
-
-def describe(options: SourceOptions) -> bytes:
-    """Return the content of a generation's marker."""
-    return json.dumps({"channel": options.channel, "topics": list(options.topics)}).encode()
-
-
-def _described(backlog: ChannelBacklog) -> dict[str, Any]:
-    return {
-        "depth": backlog.depth,
-        "topic_depth": backlog.topic_depth,
-        "in_flight": backlog.in_flight,
-        "deferred": backlog.deferred,
-        "requeues": backlog.requeues,
-        "timeouts": backlog.timeouts,
-        "paused": backlog.paused or backlog.topic_paused,
-    }
+    def _read_planned_at(self, end: Offset) -> float | None:
+        """Return when a batch of an earlier run was planned; None if unknown."""
+        try:
+            marker = json.loads(self.store.read(planned_marker(end.generation, end.seq)))
+            return float(marker["at"])
+        except (FileNotFoundError, ValueError, TypeError, KeyError):
+            return None

@@ -1,24 +1,17 @@
-"""The source as Spark calls it: a stream of batches, or a table of a channel's current messages.
+"""The source as Spark calls it for a stream.
 
 Spark creates two stream readers. One lives in a process of the driver for the whole query and is
 asked for offsets and partitions; the other is pickled for the tasks, where ``read`` runs. They
 share nothing, so creating one does nothing.
-
-For a table, Spark asks for the partitions once for each ``load()`` and keeps them. Their generation
-names the rows in the spool: the DataFrame has the same rows however often it is evaluated.
 """
 
 from __future__ import annotations
 
-import json
-import logging
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import closing
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
-from uuid import uuid4
 
-from pyspark.sql.datasource import DataSourceReader, DataSourceStreamReader, InputPartition
+from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import (
     ReadAllAvailable,
     ReadLimit,
@@ -30,21 +23,12 @@ from nsqflow.errors import ConfigError
 from nsqflow.spark.internals import hide_traceback
 from nsqflow.spark.options import SourceOptions
 from nsqflow.spark.source.offsets import Offset, PartitionId, split_key
-from nsqflow.spark.spool.layout import batches_folder, generation_marker, planned_marker
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
     from nsqflow.spark.source.planner import BatchPlanner
     from nsqflow.spark.spool.cleaner import SpoolCleaner
-    from nsqflow.spark.spool.store import ObjectStore
-
-logger = logging.getLogger(__name__)
-
-PEEK = 10_000  # messages per nsqd and topic that mode=peek reads by default
-MAX_AGE = 24 * 3600.0  # seconds for which the spool keeps the rows of a table
-
-_PREFIX = "batch-"  # of the generations of tables
 
 
 class NsqInputPartition(InputPartition):
@@ -57,6 +41,7 @@ class NsqInputPartition(InputPartition):
         max_bytes: int | None = None,
         mean_size: int = 0,
         http: str = "",
+        lease: int = 0,
     ) -> None:
         super().__init__(id)
         self.id = id
@@ -67,6 +52,8 @@ class NsqInputPartition(InputPartition):
         """Bytes of a message, by nsqd's counters; 0 if unknown."""
         self.http = http
         """The address of the nsqd's HTTP API, for mode=peek."""
+        self.lease = lease
+        """The number of the query's lease; 0 for a table, which has none."""
         self.topic, self.nsqd = split_key(id.key)
 
 
@@ -112,6 +99,7 @@ class NsqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if start == end:
             return []
         offset = Offset.decode(end)
+        self._planner.claim(offset.generation)
         if offset.seq not in self._planned_here:
             self._planner.check_replay(offset)
         return self._partitions(offset)
@@ -171,6 +159,7 @@ class NsqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 offset.plan[id.key][id.number],
                 None if bytes_of is None else bytes_of[id.key][id.number],
                 means.get(id.key, 0),
+                lease=self._planner.lease,
             )
             for id in offset.partition_ids()
         ]
@@ -213,100 +202,6 @@ class InvalidOptionsReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Raise the error."""
         raise self._error
-
-
-class NsqBatchReader(DataSourceReader):
-    """Reads a channel's current messages; with ``mode=peek``, requeues them."""
-
-    def __init__(self, options: SourceOptions) -> None:
-        self._options = options
-        self._peek = options.mode == "peek"
-
-    # In the driver
-
-    @hide_traceback()
-    def partitions(self) -> Sequence[InputPartition]:
-        """Return the partitions; if there are none, Spark itself makes one that is None."""
-        from nsqflow.spark.source.backlog_monitor import BacklogMonitor
-
-        with closing(BacklogMonitor(self._options)) as monitor:
-            if self._peek:
-                backlogs = monitor.poll_existing()
-            else:
-                monitor.create()
-                backlogs = monitor.poll()
-            https = {backlog.key: monitor.http_of(backlog.nsqd) for backlog in backlogs}
-        plan = self._plan({backlog.key: backlog.available for backlog in backlogs})
-        means = {backlog.key: backlog.mean_size for backlog in backlogs}
-        end = Offset().next(f"{_PREFIX}{uuid4().hex}", plan)
-        if not self._peek:
-            self._record(end)
-        return [
-            NsqInputPartition(
-                id,
-                end.plan[id.key][id.number],
-                mean_size=means[id.key],
-                http=https[id.key],
-            )
-            for id in end.partition_ids()
-        ]
-
-    # In a task
-
-    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """Yield the rows of a partition."""
-        from nsqflow.spark.source.partition_reader import read_partition
-        from nsqflow.spark.source.peek import peek_partition
-
-        if not isinstance(partition, NsqInputPartition):
-            return iter(())
-        read = peek_partition if self._peek else read_partition
-        return read(partition, self._options)
-
-    # Private methods
-
-    def _plan(self, available: dict[str, int]) -> dict[str, list[int]]:
-        from nsqflow.spark.source.allocation import split
-
-        options = self._options
-        max_each = options.max_messages_per_partition
-        if self._peek:
-            limit = max_each or PEEK
-            return {key: [min(count, limit)] for key, count in available.items() if count}
-        parts = options.partitions_per_nsqd
-        return {key: split(count, parts, max_each) for key, count in available.items() if count}
-
-    def _record(self, end: Offset) -> None:
-        from nsqflow.spark.source.planner import describe
-        from nsqflow.spark.spool.store import open_store
-
-        options = self._options
-        assert options.spool is not None
-        store = open_store(options.spool, options.spool_permissions)
-        store.probe()
-        _remove_old_tables(store)
-        store.write(generation_marker(end.generation), describe(options))
-        store.write(planned_marker(end.generation, end.seq), json.dumps(end.encode()).encode())
-
-
-def _remove_old_tables(store: ObjectStore) -> None:
-    """Remove the rows of tables read long ago: Spark does not say when they are done."""
-    for name in store.names(""):
-        if name.startswith(_PREFIX):
-            try:
-                _remove_if_old(store, name)
-            except ConfigError as error:  # it belongs to another user of a shared folder
-                logger.debug("%s stays in the spool: %s", name, error)
-
-
-def _remove_if_old(store: ObjectStore, generation: str) -> None:
-    age = store.age(generation_marker(generation))
-    # Without its marker, its removal was interrupted.
-    if age is None or age > MAX_AGE:
-        logger.info("removing %s from the spool", generation)
-        for name in store.names(batches_folder(generation)):
-            store.remove(planned_marker(generation, int(name)))
-        store.remove(generation)
 
 
 def _max_rows(limit: ReadLimit) -> int | None:

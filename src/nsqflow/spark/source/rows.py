@@ -13,7 +13,7 @@ from collections.abc import Sequence
 import pyarrow as pa
 
 from nsqflow.protocol import Columns
-from nsqflow.spark.spool.slot_format import STORED
+from nsqflow.spark.spool.slot_format import STORED, PartitionTotals
 
 _ID_SIZE = 16
 
@@ -44,6 +44,18 @@ def body_bytes(stored: pa.RecordBatch) -> int:
         return 0
     offsets = memoryview(bodies.buffers()[1]).cast("i")
     return int(offsets[bodies.offset + len(bodies)] - offsets[bodies.offset])
+
+
+def row_totals(stored: pa.RecordBatch) -> PartitionTotals:
+    """Return what these rows add to the totals of a partition."""
+    column = stored.column("timestamp_ns")
+    values = memoryview(column.buffers()[1]).cast("q")[column.offset :][: len(column)]
+    return PartitionTotals(
+        rows=len(stored),
+        bodies=body_bytes(stored),
+        oldest=min(values, default=0),
+        newest=max(values, default=0),
+    )
 
 
 def pick(stored: pa.RecordBatch, indexes: Sequence[int]) -> pa.RecordBatch:

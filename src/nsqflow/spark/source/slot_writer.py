@@ -17,12 +17,14 @@ from time import monotonic
 from typing import TYPE_CHECKING
 from uuid import uuid4
 
-from nsqflow.errors import NetworkError, SpoolError
+from nsqflow.errors import NetworkError, SourceInUseError, SpoolError
 from nsqflow.spark.connection import connect
 from nsqflow.spark.options import SourceOptions
 from nsqflow.spark.source.chunk_filter import ChunkFilter
+from nsqflow.spark.source.presence import client_id
 from nsqflow.spark.source.pull import MAX_CHUNK, Chunk, PullSubscription
 from nsqflow.spark.spool.dedup import SeenIds, split_ids
+from nsqflow.spark.spool.lease import LeaseGuard
 from nsqflow.spark.spool.slot_format import (
     FinConfirmation,
     PartitionTotals,
@@ -56,6 +58,7 @@ class SlotWriter(threading.Thread):
         options: SourceOptions,
         slots: Slots,
         seen: SeenIds,
+        lease: LeaseGuard,
         number: int,
         totals: PartitionTotals,
     ) -> None:
@@ -67,6 +70,7 @@ class SlotWriter(threading.Thread):
         self._options = options
         self._slots = slots
         self._filter = ChunkFilter(partition, options, seen)
+        self._lease = lease
         self._number = number
         self._totals = totals
         self._stopping = threading.Event()  # (threading.Thread has a private method _stop)
@@ -136,6 +140,7 @@ class SlotWriter(threading.Thread):
                     channel=options.channel,
                     msg_timeout=options.msg_timeout,
                     output_buffer_timeout=_OUTPUT_BUFFER_TIMEOUT,
+                    client_id=client_id(partition.id.generation),
                 )
             except NetworkError as error:
                 if self._stopping.wait(0.2):
@@ -172,8 +177,10 @@ class SlotWriter(threading.Thread):
             pull.touch(split_ids(chunk.ids()))
         complete = found.full or totals.rows >= self._partition.budget
         try:
+            self._lease.check()
             created = self._create_slot(found.rows, totals, last=chunk.idle or complete)
-        except SpoolError:
+            self._lease.check()
+        except (SpoolError, SourceInUseError):
             pull.requeue_all(split_ids(chunk.ids()))
             raise
         ids = b"" if found.rows is None else packed_ids(found.rows)

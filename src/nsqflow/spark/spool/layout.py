@@ -67,6 +67,12 @@ def batch_folder(generation: str, seq: int) -> str:
     return f"{batches_folder(generation)}/{seq:08d}"
 
 
+def batch_number(name: str) -> int | None:
+    """Return the number of a batch by its folder's name; None for other names."""
+    number = int(name) if name.isascii() and name.isdecimal() else -1
+    return number if name == f"{number:08d}" else None
+
+
 def planned_marker(generation: str, seq: int) -> str:
     """Return the object that exists from a batch's planning until it leaves the spool."""
     return f"{batch_folder(generation, seq)}/{PLANNED}"

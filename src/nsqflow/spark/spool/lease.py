@@ -31,9 +31,10 @@ from nsqflow.spark.spool.store import ObjectStore
 
 logger = logging.getLogger(__name__)
 
-_BEATS = 15  # heartbeats in the time after which a lease ends without one
-_POLL_INTERVAL = 0.1  # seconds between two looks at another owner
-_KEPT = 10  # leases that stay in the spool
+_BEATS = 10  # heartbeats in the time after which a lease ends without one
+_POLL_INTERVAL = 0.1  # seconds between two checks of another owner
+_STOP_TIMEOUT = 5.0  # seconds for the last heartbeat to be written
+_KEPT = 100  # leases that stay in the spool: a task knows by the next one that its own is over
 
 ADVICE = (
     "give each query a channel and a spoolLocation of its own; or write to several sinks in one "
@@ -98,10 +99,19 @@ class LeaseRecord:
             return LeaseRecord(**known | {"topics": tuple(values["topics"]), "number": number})
         except (ValueError, TypeError, KeyError) as error:
             logger.warning("%s is damaged: %s", lease_name(number), error)
-            unknown = dict.fromkeys(
-                ("generation", "channel", "reader", "host", "machine", "started", "jvm_started"), ""
+            return LeaseRecord(
+                number=number,
+                generation="",
+                channel="",
+                reader="",
+                host="an unknown host",
+                machine="",
+                pid=0,
+                started="",
+                jvm_pid=0,
+                jvm_started="",
+                taken_at="an unknown time",
             )
-            return LeaseRecord(number=number, pid=0, jvm_pid=0, taken_at="", **unknown)
 
     def is_dead(self) -> bool:
         """Return whether the owner is known not to run any more; False if it is elsewhere."""
@@ -161,10 +171,10 @@ class SpoolLease(threading.Thread):
         self._guard.check()
 
     def release(self) -> None:
-        """Give the spool up, so that the next query need not wait."""
+        """End the lease, so that the next query need not wait."""
         self._stopping.set()
         if self.ident is not None:
-            self.join(self.record.timeout)
+            self.join(_STOP_TIMEOUT)
         self._store.write(heartbeat_name(self.record.number), RELEASED, durable=False)
 
     def run(self) -> None:
@@ -188,7 +198,7 @@ class SpoolLease(threading.Thread):
 
 
 class LeaseGuard:
-    """Checks in a task that its query still owns the spool."""
+    """Checks in a task that its query still owns the spool; with number 0 nothing is checked."""
 
     def __init__(self, store: ObjectStore, number: int) -> None:
         self._store = store
@@ -196,20 +206,15 @@ class LeaseGuard:
 
     def check(self) -> None:
         """Raise ``SourceInUseError`` if another query has taken the spool."""
-        # Old leases are removed, so the own one has to exist as well. No lease is number 0.
-        if self._number and (
-            self._store.age(lease_name(self._number + 1)) is not None
-            or self._store.age(lease_name(self._number)) is None
-        ):
+        if self._number and self._store.age(lease_name(self._number + 1)) is not None:
             raise self.error()
 
     def error(self) -> SourceInUseError:
         """Return the error that names the new owner."""
-        owner = newest_lease(self._store)
-        taken = f"another query has it: {owner}" if owner else "it was emptied"
         return SourceInUseError(
-            f"spoolLocation {self._store.location!r} does not belong to this query any more: "
-            f"{taken}. This one was stalled, and has finished nothing since"
+            f"spoolLocation {self._store.location!r} does not belong to this query any more: it "
+            f"was stalled, and another query took over ({newest_lease(self._store)}). If that one "
+            "has the same checkpoint, nothing is lost"
         )
 
 
@@ -256,9 +261,7 @@ def take_lease(
             return lease
 
 
-def _await_free(
-    store: ObjectStore, owner: LeaseRecord, wait: Callable[[float], object]
-) -> None:
+def _await_free(store: ObjectStore, owner: LeaseRecord, wait: Callable[[float], object]) -> None:
     watch = LeaseWatch(owner.timeout, _heartbeat(store, owner.number), monotonic())
     waiting = False
     while True:

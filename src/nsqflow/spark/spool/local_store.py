@@ -79,10 +79,29 @@ class LocalStore(ObjectStore):
 
     def tree(self, folder: str) -> list[str]:
         """Return files at any depth, without those still being written."""
-        found: list[str] = []
         with self._reaching(folder) as path:
-            _collect(path, "", found)
-        return sorted(found)
+            return sorted(name for name, entry in _walk(path) if _is_ours(entry))
+
+    def sizes(self, folder: str) -> dict[str, int]:
+        """Return the bytes of files at any depth, without those still being written."""
+        found: dict[str, int] = {}
+        with self._reaching(folder) as path:
+            for name, entry in _walk(path):
+                if _is_ours(entry) and (status := _status(entry)) is not None:
+                    found[name] = status.st_size
+        return dict(sorted(found.items()))
+
+    def unfinished(self, folder: str, min_age: float) -> list[str]:
+        """Return files that never got their names, by their modification time."""
+        prefix, latest = f"{folder}/" if folder else "", time.time() - min_age
+        with self._reaching(folder) as path:
+            return sorted(
+                prefix + name
+                for name, entry in _walk(path)
+                if not _is_ours(entry)
+                and (status := _status(entry)) is not None
+                and status.st_mtime <= latest
+            )
 
     def remove(self, name: str) -> None:
         """Remove a file, or a folder with what crashed writers left in it."""
@@ -335,12 +354,20 @@ def _is_ours(entry: os.DirEntry[str]) -> bool:
     return not entry.name.startswith(_TEMPORARY)
 
 
-def _collect(folder: str, prefix: str, found: list[str]) -> None:
-    for entry in filter(_is_ours, _entries(folder)):
+def _walk(folder: str, prefix: str = "") -> Iterator[tuple[str, os.DirEntry[str]]]:
+    """Yield the files at any depth, with their relative paths."""
+    for entry in _entries(folder):
         if entry.is_dir(follow_symlinks=False):
-            _collect(entry.path, f"{prefix}{entry.name}/", found)
+            yield from _walk(entry.path, f"{prefix}{entry.name}/")
         else:
-            found.append(prefix + entry.name)
+            yield prefix + entry.name, entry
+
+
+def _status(entry: os.DirEntry[str]) -> os.stat_result | None:
+    try:
+        return entry.stat(follow_symlinks=False)
+    except FileNotFoundError:  # it has just been removed
+        return None
 
 
 def _remove_folder(folder: str) -> None:

@@ -9,6 +9,7 @@ import time
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
+from operator import itemgetter
 from typing import Any
 
 from nsqflow.errors import ConfigError
@@ -77,10 +78,17 @@ class S3Store(ObjectStore):
 
     def tree(self, folder: str) -> list[str]:
         """Return keys at any depth."""
+        return list(self.sizes(folder))
+
+    def sizes(self, folder: str) -> dict[str, int]:
+        """Return keys at any depth with their sizes, from the list alone."""
         prefix = f"{self._key(folder)}/"
-        pages = self._pages(prefix)
-        keys = (entry["Key"] for page in pages for entry in page.get("Contents", ()))
-        return sorted(key.removeprefix(prefix) for key in keys if not key.endswith("/"))
+        entries = [entry for page in self._pages(prefix) for entry in page.get("Contents", ())]
+        return {
+            key.removeprefix(prefix): entry["Size"]
+            for entry in sorted(entries, key=itemgetter("Key"))
+            if not (key := entry["Key"]).endswith("/")
+        }
 
     def remove(self, name: str) -> None:
         """Delete the key, and all keys below it."""

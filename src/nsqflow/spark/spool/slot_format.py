@@ -70,6 +70,10 @@ class PartitionTotals:
     dead_lettered: int = 0
     lost: int = 0
     """Messages in lost slots that ``failOnDataLoss=false`` skipped."""
+    oldest: int = 0
+    """The lowest timestamp of its rows, in nanoseconds; 0 if unknown."""
+    newest: int = 0
+    """The highest."""
 
     def __add__(self, other: PartitionTotals) -> PartitionTotals:
         return PartitionTotals(
@@ -80,6 +84,8 @@ class PartitionTotals:
             requeued=self.requeued + other.requeued,
             dead_lettered=self.dead_lettered + other.dead_lettered,
             lost=self.lost + other.lost,
+            oldest=min(filter(None, (self.oldest, other.oldest)), default=0),
+            newest=max(self.newest, other.newest),
         )
 
     def counters(self) -> dict[str, int]:

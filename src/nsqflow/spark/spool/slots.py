@@ -150,6 +150,10 @@ class Slots:
         """Record that nsqd has processed all FINs of a writer."""
         self._store.write(fin_marker(self._folder, writer), confirmation.encode())
 
+    def exist(self) -> bool:
+        """Return whether a task has written one of them, as far as this machine can see."""
+        return bool(slot_numbers(self._store.names(self._folder)))
+
     def totals(self) -> tuple[PartitionTotals, bool]:
         """Return the partition's totals, and whether it is complete."""
         names = self._store.names(self._folder)

@@ -18,6 +18,9 @@ from nsqflow.errors import ConfigError
 Buffers = Sequence[bytes | memoryview]
 """The pieces of an object; a ``pyarrow.Buffer`` works like a memoryview."""
 
+PROBE_PREFIX = "_probe-"
+"""Of the folders that ``probe`` creates and removes."""
+
 _ALLOWED = "an absolute path, file:///path, s3://bucket/prefix or s3a://bucket/prefix"
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*):(?=/|$)")
 _BUCKET = re.compile(r"[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]")
@@ -64,6 +67,16 @@ class ObjectStore(Protocol):
     def tree(self, folder: str) -> list[str]:
         """Return all objects below a folder, as sorted relative paths; [] if it does not exist."""
 
+    def sizes(self, folder: str) -> dict[str, int]:
+        """Return the bytes of all objects below a folder, by their sorted relative paths."""
+
+    def unfinished(self, folder: str, min_age: float) -> list[str]:
+        """Return what crashed writers left below a folder ``min_age`` seconds ago or earlier.
+
+        These are names for ``remove``; no other call sees these objects.
+        """
+        return []  # most stores show an object only when it is complete
+
     def remove(self, name: str) -> None:
         """Remove an object or a whole folder durably; do nothing if it does not exist.
 
@@ -79,7 +92,7 @@ class ObjectStore(Protocol):
 
     def probe(self) -> None:
         """Raise ConfigError unless all of this works here, above all the exclusive create."""
-        folder = f"_probe-{os.urandom(8).hex()}"
+        folder = f"{PROBE_PREFIX}{os.urandom(8).hex()}"
         try:
             _examine(self, folder)
         except ConfigError:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
 from pathlib import Path
 from time import monotonic
 from uuid import uuid4
@@ -46,15 +45,18 @@ def given(tmp_path: Path, nsqd: Nsqd, topic: str) -> dict[str, str]:
 
 @pytest.fixture
 def plan(given: dict[str, str]) -> Iterator[Plan]:
-    """Makes the planning of a query, as each start of it does."""
-    with ExitStack() as end:
+    """Makes the planning of a query, as each start of it does; the one before has ended."""
+    planners: list[BatchPlanner] = []
 
-        def make(**more: str) -> BatchPlanner:
-            planner = BatchPlanner(parse_stream(given | more))
-            end.callback(planner.close)
-            return planner
+    def make(**more: str) -> BatchPlanner:
+        for planner in planners:
+            planner.close()
+        planners.append(BatchPlanner(parse_stream(given | more)))
+        return planners[-1]
 
-        yield make
+    yield make
+    for planner in planners:
+        planner.close()
 
 
 def run(planner: BatchPlanner, end: Offset, rows: int | None = None) -> None:
@@ -120,7 +122,7 @@ def test_a_batch_is_marked_in_the_spool_before_its_offset_is_known(
     mark = bytes(planner.store.read(planned_marker(end.generation, end.seq)))
     assert Offset.decode(json.loads(mark)) == end
     about = json.loads(bytes(planner.store.read(generation_marker(end.generation))))
-    assert about == {"channel": "spark", "topics": [topic]}
+    assert about == {"channel": "spark", "topics": [topic], "pattern": "", "former_topics": []}
 
 
 def test_batches_follow_one_another_in_one_generation(plan: Plan, nsqd: Nsqd, topic: str) -> None:
@@ -182,14 +184,19 @@ def test_a_report_says_what_waits_and_what_came_of_the_last_batch(
     planner, key = plan(), make_key(topic, nsqd.tcp_address)
     first = planner.next(Offset(), 3)
     report = planner.report()
-    assert (report["backlog"], report["last_batch"]) == (5, {})
-    assert report["places"][key]["depth"] == 5
+    assert (report["backlog"], report["remaining"], report["last_batch"]) == (5, 2, {})
+    assert (report["places"][key]["depth"], report["lag_seconds"]) == (5, None)
     assert report["unreachable"] == {}
     run(planner, first)
     planner.next(first, 3)
     last = planner.report()["last_batch"]
     assert (last["seq"], last["rows"], last["requeued"]) == (1, 3, 1)
     assert json.loads(json.dumps(planner.report())) == planner.report()
+
+
+def test_what_no_server_has_said_is_unknown_in_a_report(plan: Plan) -> None:
+    report = plan().report()
+    assert [report[name] for name in ("backlog", "remaining", "lag_seconds")] == [None] * 3
 
 
 def test_few_messages_are_held_back_after_the_first_batch(

@@ -31,7 +31,9 @@ def test_an_empty_chunk_has_no_rows(bench: Bench) -> None:
 def test_new_messages_become_rows(bench: Bench) -> None:
     found = bench.sorting().filter(chunk_of(map(message, range(100, 200))), PartitionTotals())
     assert numbers_of(found.rows) == [*range(100, 200)]
-    assert found == FilteredChunk(found.rows, totals=PartitionTotals(rows=100, bodies=1000))
+    assert found == FilteredChunk(found.rows, totals=found.totals)
+    assert (found.totals.rows, found.totals.bodies) == (100, 1000)
+    assert (found.totals.oldest, found.totals.newest) == (100_000, 199_000)
 
 
 # Messages 5 to 14, of which 5 to 9 are in the spool; nsqd says so of the first of them only.
@@ -91,7 +93,7 @@ def test_a_partition_takes_no_more_bytes_than_it_may(
     found = bench.sorting(max_bytes=100).filter(chunk, so_far)
     assert numbers_of(found.rows) == [*range(20, 20 + rows)]
     assert numbers(found.excess) == [*range(20 + rows, 20 + len(sizes))]
-    assert found.totals == PartitionTotals(rows=rows, bodies=sum(sizes[:rows]))
+    assert (found.totals.rows, found.totals.bodies) == (rows, sum(sizes[:rows]))
     assert found.full == full
 
 
