@@ -16,9 +16,11 @@ from pathlib import Path
 import pytest
 
 from nsqflow.cli import DAEMONS, VERBS
+from nsqflow.spark.spool.local_store import LocalStore
 from tests.cli.clusters import NsqCluster
 from tests.cli.commands import CommandProcess, InProcess, install_command, run
 from tests.fixtures.servers import PATIENCE, Server
+from tests.unit.spark.spools import OLD, SpoolBuilder
 
 ELSEWHERE = {"run", "demo"}  # they need Spark, and have tests of their own
 ENDLESS = {"broker", *DAEMONS}
@@ -28,7 +30,7 @@ ENDING = [verb for verb in VERBS if verb not in ELSEWHERE | ENDLESS]
 @cache
 def examples(verb: str) -> list[str]:
     """The commands that a verb's help shows."""
-    done = run(verb, "--help")
+    done = run(*verb.split(), "--help")
     assert (done.code, done.err) == (0, "")
     _, _, shown = done.out.partition("Example:\n")
     return re.findall(r"^ +\$ (.+)$", shown, re.MULTILINE)
@@ -41,6 +43,9 @@ def shell(empty_folder: Path, tmp_path: Path, cluster: NsqCluster) -> dict[str, 
     folder.mkdir()
     install_command(folder)
     (empty_folder / "orders.txt").write_text("order 1\norder 2\n")
+    builder = SpoolBuilder(LocalStore(str(empty_folder / "orders" / "spool")))
+    builder.generation(OLD)
+    builder.lease(1, OLD)
     for topic in ("orders", "returns"):
         for node in (0, 1):
             cluster.create(topic, "billing", node)

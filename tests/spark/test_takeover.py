@@ -118,7 +118,7 @@ def test_a_second_driver_on_the_checkpoint_of_one_that_runs_is_refused(
     with start(tmp_path, options, never(tmp_path), stays_in=1) as driver:
         numbers_of(driver, 2)
         stream = Stream(spark, tmp_path, **options)
-        with pytest.raises(Exception, match="SourceInUseError: .* belongs to a running query"):
+        with pytest.raises(Exception, match=r"SourceInUseError: .* belongs to a running query"):
             stream.run()
         (tmp_path / "pipe").write_text("go on")
         assert sorted(numbers_of(driver, 4)) == [*range(TOTAL)]

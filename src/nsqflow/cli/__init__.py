@@ -28,6 +28,7 @@ SECTIONS = {
     },
     "Pipelines on Spark": {
         "run": "run a pipeline file",
+        "spool": "list and clean the spools of queries, and recover rows",
         "demo": "run everything on this machine and account for every message",
     },
     "NSQ on this machine": {

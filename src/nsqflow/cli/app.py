@@ -20,7 +20,10 @@ from nsqflow.cli.terminal import escape, print_err, quote_lines
 _MODULES = {
     **dict.fromkeys(("topics", "channels", "nodes"), "lists"),
     **dict.fromkeys(("create", "delete", "pause", "unpause", "empty"), "manage"),
+    "recover": "spool_recover",
 }
+_GROUPS = {"spool": ("ls", "gc", "release", "recover")}
+"""Verbs with verbs of their own, in the same module unless ``_MODULES`` says otherwise."""
 
 
 def run(words: list[str]) -> int:
@@ -32,7 +35,7 @@ def run(words: list[str]) -> int:
         with _logging(debug):
             return get_command(app).main(words, prog_name="nsqflow", standalone_mode=False) or 0
     except typer.TyperException as error:
-        print_err(_misuse(error, words[0]))
+        print_err(_misuse(error, words))
         return USAGE_ERROR
 
 
@@ -76,14 +79,15 @@ def _rejoin_words() -> None:
     os.environ |= {"COMP_WORDS": "\n".join(joined), "COMP_CWORD": str(position)}
 
 
-def _make_app() -> typer.Typer:
+def _make_app(group: Callable[..., int | None] | None = None) -> typer.Typer:
     # No markup: importing rich would take longer than everything else.
     app = typer.Typer(
         rich_markup_mode=None,
         pretty_exceptions_enable=False,
         context_settings={"help_option_names": ["-h", "--help"]},
     )
-    app.callback()(_nothing)  # without it, an app of one verb would not have the verb's name
+    # Without it, an app of one verb would not have the verb's name.
+    app.callback(help=group and _help(group))(_nothing)
     return app
 
 
@@ -91,13 +95,25 @@ def _add(app: typer.Typer, verb: str, *, debug: bool) -> None:
     # Imported late: completion has to be fast.
     from nsqflow.cli.cluster import with_server_options
 
-    function = handle_errors(with_server_options(load(verb)), debug=debug)
-    app.command(verb, help=_help(function))(function)
+    if verb in _GROUPS:
+        group = _make_app(load(verb))
+        for word in _GROUPS[verb]:
+            _add_command(group, word, load(word, verb), debug=debug)
+        app.add_typer(group, name=verb)
+    else:
+        _add_command(app, verb, with_server_options(load(verb)), debug=debug)
 
 
-def load(verb: str) -> Callable[..., int | None]:
-    """Return the function of a verb."""
-    module = import_module(f"nsqflow.cli.{_MODULES.get(verb, verb)}")
+def _add_command(
+    app: typer.Typer, name: str, verb: Callable[..., int | None], *, debug: bool
+) -> None:
+    function = handle_errors(verb, debug=debug)
+    app.command(name, help=_help(function))(function)
+
+
+def load(verb: str, group: str = "") -> Callable[..., int | None]:
+    """Return the function of a verb, or of a verb of a group."""
+    module = import_module(f"nsqflow.cli.{_MODULES.get(verb, group or verb)}")
     function: Callable[..., int | None] = getattr(module, verb)
     return function
 
@@ -118,8 +134,9 @@ def _take_debug(words: list[str]) -> tuple[list[str], bool]:
     return kept + words[end:], len(kept) < end
 
 
-def _misuse(error: typer.TyperException, verb: str) -> str:
+def _misuse(error: typer.TyperException, words: list[str]) -> str:
     text = error.format_message().strip().rstrip(".")
+    verb = " ".join(words[: 2 if words[1:2] and words[1] in _GROUPS.get(words[0], ()) else 1])
     return f"{text[:1].lower()}{text[1:]}; see nsqflow {verb} --help"
 
 

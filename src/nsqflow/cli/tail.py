@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable
 from contextlib import AsyncExitStack
 from datetime import datetime
 from functools import partial
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -25,6 +25,9 @@ from nsqflow.client.consumer.consumer import Consumer
 from nsqflow.client.message import Message
 from nsqflow.errors import NsqError
 from nsqflow.protocol.names import EPHEMERAL, check_channel, check_topic, is_ephemeral
+
+if TYPE_CHECKING:
+    from nsqflow.spark.spool.recovery import SpooledMessage
 
 Formatter = Callable[[Iterable[Message]], None]
 """Writes a batch of messages to stdout."""
@@ -40,10 +43,11 @@ def make_formatter(*, as_json: bool, pretty: bool | None, several: bool) -> Form
 
 
 def _print_objects(messages: Iterable[Message]) -> None:
-    _write(f"{to_json(_object(message))}\n".encode() for message in messages)
+    _write(f"{to_json(describe_message(message))}\n".encode() for message in messages)
 
 
-def _object(message: Message) -> dict[str, Any]:
+def describe_message(message: Message | SpooledMessage) -> dict[str, Any]:
+    """Return a message as an object of JSON, with its body as text if it is UTF-8."""
     described: dict[str, Any] = {
         "topic": message.topic,
         "channel": message.channel,

@@ -12,9 +12,11 @@ from nsqflow.spark.source.presence import (
     HEARTBEAT,
     ChannelPresence,
     ConnectedClient,
+    client_id,
     find_rivals,
     in_use,
     parse_clients,
+    task_id,
 )
 from nsqflow.spark.spool.lease import LeaseRecord, SpoolLease, take_lease
 from nsqflow.spark.spool.store import ObjectStore
@@ -116,7 +118,8 @@ def check_exclusive(
         if monotonic() > deadline or rivals.yields(generation):
             raise in_use(others[0], options.channel)
         wait(_POLL_INTERVAL)
-    consumers = [client for client in clients if not client.is_query]
+    known = (client_id(generation), task_id(generation))
+    consumers = [client for client in clients if not client.is_query and client.id not in known]
     if consumers:
         _warn(consumers, options.channel)
 

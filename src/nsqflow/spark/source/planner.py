@@ -30,6 +30,7 @@ from nsqflow.spark.source.ownership import SourceOwnership
 from nsqflow.spark.spool.layout import (
     PLANNED,
     batch_folder,
+    batch_number,
     batches_folder,
     committed_marker,
     generation_marker,
@@ -171,7 +172,7 @@ class BatchPlanner:
         if not start.generation:
             return set()
         folder = batches_folder(start.generation)
-        later = [name for name in self.store.names(folder) if int(name) > start.seq]
+        later = [name for name in self.store.names(folder) if (batch_number(name) or 0) > start.seq]
         contents = {int(name): self.store.names(f"{folder}/{name}") for name in later}
         return {seq for seq, names in contents.items() if PLANNED in names and len(names) > 1}
 

@@ -32,11 +32,20 @@ _STOP_TIMEOUT = 5.0
 _POLL_INTERVAL = 0.2  # seconds after which new keys and lost connections are noticed
 
 _CLIENT_ID = "nsqflow-spark:"
+_TASK_ID = "nsqflow-spark-task:"
 
 
 def client_id(generation: str) -> str:
-    """Return the client id of a query's connections."""
+    """Return the client id of the connections that show a query, and of a batch read's tasks."""
     return f"{_CLIENT_ID}{generation}"
+
+
+def task_id(generation: str) -> str:
+    """Return the client id of a stream's tasks.
+
+    nsqd may list a task of a stalled machine for a minute: it is no sign of a query that runs.
+    """
+    return f"{_TASK_ID}{generation}"
 
 
 class ConnectedClient(NamedTuple):

@@ -21,7 +21,7 @@ from nsqflow.errors import NetworkError, SourceInUseError, SpoolError
 from nsqflow.spark.connection import connect
 from nsqflow.spark.options import SourceOptions
 from nsqflow.spark.source.chunk_filter import ChunkFilter
-from nsqflow.spark.source.presence import client_id
+from nsqflow.spark.source.presence import client_id, task_id
 from nsqflow.spark.source.pull import MAX_CHUNK, Chunk, PullSubscription
 from nsqflow.spark.spool.dedup import SeenIds, split_ids
 from nsqflow.spark.spool.lease import LeaseGuard
@@ -76,6 +76,8 @@ class SlotWriter(threading.Thread):
         self._stopping = threading.Event()  # (threading.Thread has a private method _stop)
         self._done = False
         self._failures = 0
+        name = task_id if partition.lease else client_id
+        self._client_id = name(partition.id.generation)
         self._start_writer()
 
     @property
@@ -140,7 +142,7 @@ class SlotWriter(threading.Thread):
                     channel=options.channel,
                     msg_timeout=options.msg_timeout,
                     output_buffer_timeout=_OUTPUT_BUFFER_TIMEOUT,
-                    client_id=client_id(partition.id.generation),
+                    client_id=self._client_id,
                 )
             except NetworkError as error:
                 if self._stopping.wait(0.2):

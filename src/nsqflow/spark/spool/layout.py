@@ -28,6 +28,7 @@ RECENT = "recent"
 
 _FIN = "fin-"
 _LOST = "lost-"
+_SLOT = re.compile(r"[0-9]{6}|[1-9][0-9]{6,8}")
 _UNSAFE = re.compile(rb"[^0-9A-Za-z._-]")
 _ESCAPED = re.compile(rb"%([0-9A-F]{2})")
 
@@ -101,7 +102,7 @@ def slot_name(partition_folder: str, number: int) -> str:
 
 def slot_numbers(names: Iterable[str]) -> list[int]:
     """Return the numbers of the slots among a folder's names, in order."""
-    return sorted(int(name) for name in names if name.isdecimal())
+    return sorted(int(name) for name in names if _SLOT.fullmatch(name))
 
 
 def fin_marker(partition_folder: str, writer: str) -> str:

@@ -95,8 +95,17 @@ class LeaseRecord:
         """Read a lease; one that is damaged belongs to an unknown owner elsewhere."""
         try:
             values: dict[str, Any] = json.loads(data)
-            known = {name: values[name] for name in LeaseRecord.__slots__ if name in values}
-            return LeaseRecord(**known | {"topics": tuple(values["topics"]), "number": number})
+            texts = ("generation", "channel", "reader", "host", "machine", "started")
+            return LeaseRecord(
+                number=number,
+                topics=tuple(map(str, values["topics"])),
+                pid=int(values["pid"]),
+                jvm_pid=int(values["jvm_pid"]),
+                jvm_started=str(values["jvm_started"]),
+                taken_at=str(values["taken_at"]),
+                timeout=float(values["timeout"]),
+                **{name: str(values[name]) for name in texts},
+            )
         except (ValueError, TypeError, KeyError) as error:
             logger.warning("%s is damaged: %s", lease_name(number), error)
             return LeaseRecord(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from time import monotonic
@@ -19,7 +20,7 @@ from nsqflow.spark.source.reader import NsqStreamReader
 from nsqflow.spark.spool.layout import generation_marker, planned_marker
 from nsqflow.spark.spool.slot_format import PartitionTotals, SlotFooter
 from nsqflow.spark.spool.slots import Slots
-from tests.fixtures.servers import Nsqd, start_nsqd
+from tests.fixtures.servers import ROOT, Nsqd, start_nsqd
 from tests.spark.queries import post, waiting
 from tests.unit.spark.spool_rows import rows_of
 
@@ -192,6 +193,21 @@ def test_a_report_says_what_waits_and_what_came_of_the_last_batch(
     last = planner.report()["last_batch"]
     assert (last["seq"], last["rows"], last["requeued"]) == (1, 3, 1)
     assert json.loads(json.dumps(planner.report())) == planner.report()
+
+
+def test_the_page_on_monitoring_has_every_field_of_a_report(
+    plan: Plan, nsqd: Nsqd, topic: str
+) -> None:
+    waiting(nsqd, topic, 5)
+    planner, key = plan(), make_key(topic, nsqd.tcp_address)
+    first = planner.next(Offset(), 3)
+    run(planner, first)
+    planner.next(first, 3)
+    report = planner.report()
+    page = (ROOT / "docs" / "spark-monitoring.md").read_text()
+    table = page[page.index("| field |") : page.index("`numInputRows`")]
+    fields = {*report, *report["last_batch"], *report["places"][key], "forgotten"} - {"seq"}
+    assert fields <= {*re.findall(r"`(\w+)`", table)}
 
 
 def test_what_no_server_has_said_is_unknown_in_a_report(plan: Plan) -> None:

@@ -76,7 +76,7 @@ def test_of_queries_that_see_each_other_one_goes_on_when_the_others_have_yielded
     yielding = [name for name in left if find_rivals(clients(left), name).yields(name)]
     assert sorted(left)[1:] == sorted(yielding)
     for name in connected:
-        older, tied = find_rivals(clients(connected), name)
+        older, _ = find_rivals(clients(connected), name)
         assert bool(older) == (connected[name] > first)
         assert (name in left) or not find_rivals(clients([name, *left]), name).tied
 

@@ -93,7 +93,10 @@ def test_a_lease_names_its_owner(store: LocalStore, take: Callable[..., SpoolLea
     assert f"pid {os.getpid()} on {mine.host}, since " in str(mine)
 
 
-@pytest.mark.parametrize("content", [b"", b"[]", b"{}", b'{"topics": 1}', b"\xff"])
+@pytest.mark.parametrize(
+    "content",
+    [b"", b"[]", b"{}", b'{"topics": 1}', b"\xff", record().encode().replace(b": 30.0", b": {}")],
+)
 def test_a_damaged_lease_belongs_to_an_owner_elsewhere(
     content: bytes, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -7,6 +7,7 @@ import subprocess
 import sys
 import tempfile
 import threading
+import time
 from collections.abc import Callable, Iterator
 from itertools import chain
 from pathlib import Path
@@ -113,11 +114,28 @@ def test_the_age_of_an_object_counts_from_when_it_was_written(store: LocalStore)
     assert store.age("object/below") is None
 
 
+def test_what_crashed_writers_left_is_found_by_its_age(store: LocalStore) -> None:
+    store.create(SLOT, [b"1"])
+    for name in ("gen/1/part/.tmp-1", "gen/.tmp-2", ".tmp-3"):
+        path = Path(store.location, name)
+        path.write_bytes(b"half")
+        os.utime(path, (0, time.time() - 5000))
+    Path(store.location, "gen/.tmp-young").write_bytes(b"half")
+    assert store.unfinished("gen", 4000.0) == ["gen/.tmp-2", "gen/1/part/.tmp-1"]
+    assert store.unfinished("", 4000.0) == [".tmp-3", "gen/.tmp-2", "gen/1/part/.tmp-1"]
+    assert store.unfinished("gen", 6000.0) == store.unfinished("nowhere", 0.0) == []
+    for name in store.unfinished("", 4000.0):
+        store.remove(name)
+    left = [path.name for path in Path(store.location).rglob("*") if path.is_file()]
+    assert sorted(left) == [".tmp-young", "000000"]
+
+
 def test_a_folder_is_removed_with_what_crashed_writers_left_in_it(store: LocalStore) -> None:
     store.create(SLOT, [b"1"])
     Path(store.location, "gen/1/part/.tmp-of-the-dead").write_bytes(b"half")
     assert store.names("gen/1/part") == ["000000"]
     assert store.tree("") == [SLOT]
+    assert store.sizes("gen") == {"1/part/000000": 1}
     store.remove("gen")
     assert os.listdir(store.location) == []
     store.remove("gen")
