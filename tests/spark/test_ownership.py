@@ -41,7 +41,7 @@ def refused(text: str, reason: str) -> None:
     """Check that a query ended with one line that says what to do."""
     (line,) = {line for line in text.splitlines() if "SourceInUseError" in line}
     assert re.search(reason, line), line
-    assert ADVICE in line
+    assert ADVICE in line, line
     assert "Traceback" not in text
 
 
@@ -131,14 +131,17 @@ def test_a_query_can_be_started_again_as_soon_as_it_has_ended(
         read |= {*query.numbers()}
 
 
-def test_a_new_checkpoint_may_take_the_spool_of_a_query_that_has_ended(
+def test_a_new_checkpoint_in_the_same_application_needs_a_new_spool(
     spark: SparkSession, tmp_path: Path, nsqd: Nsqd, topic: str
 ) -> None:
-    frame = stream(spark, options_of(tmp_path, topic, nsqd, leaseTimeout="1h"))
-    for start in (0, 10):
-        waiting(nsqd, topic, 10, first=start)
-        query = read_now(frame, tmp_path / str(start))
-        assert query.numbers() == [*range(start, start + 10)]
+    frame = stream(spark, options_of(tmp_path, topic, nsqd))
+    waiting(nsqd, topic, 10)
+    assert read_now(frame, tmp_path / "first").numbers() == [*range(10)]
+    waiting(nsqd, topic, 10, first=10)
+    second = Query(frame, tmp_path / "second", availableNow=True)
+    refused(second.failure(), "has the messages of another query of this Spark application")
+    other = options_of(tmp_path / "other", topic, nsqd)
+    assert read_now(stream(spark, other), tmp_path / "other").numbers() == [*range(10, 20)]
 
 
 # --- tables -------------------------------------------------------------------------------------

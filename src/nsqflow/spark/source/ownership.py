@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterator
+from contextlib import contextmanager
 from time import monotonic, sleep
 
+from nsqflow.errors import SourceInUseError
 from nsqflow.spark.options import SourceOptions
 from nsqflow.spark.source.backlog_monitor import BacklogMonitor
 from nsqflow.spark.source.presence import (
@@ -18,6 +20,7 @@ from nsqflow.spark.source.presence import (
     parse_clients,
     task_id,
 )
+from nsqflow.spark.spool.application import check_application, remember_refusal
 from nsqflow.spark.spool.lease import LeaseRecord, SpoolLease, take_lease
 from nsqflow.spark.spool.store import ObjectStore
 
@@ -44,14 +47,18 @@ class SourceOwnership:
         self._lease: SpoolLease | None = None
         self._presence: ChannelPresence | None = None
         self._generation = ""
+        self._is_new = False
 
     @property
     def number(self) -> int:
         """The number of the lease; 0 before it is taken."""
         return self._lease.record.number if self._lease else 0
 
-    def claim(self, generation: str) -> None:
-        """Take the lease, or check that it is still held; raise ``SourceInUseError``."""
+    def claim(self, generation: str, *, new: bool = False) -> None:
+        """Take the lease, or check that it is still held; raise ``SourceInUseError``.
+
+        ``new`` says that there is no checkpoint of the generation yet.
+        """
         if self._lease is not None:
             self._lease.check()
             return
@@ -59,13 +66,19 @@ class SourceOwnership:
         record = LeaseRecord.of_this_process(
             generation, options.channel, options.topics, options.lease_timeout
         )
-        self._lease = take_lease(self._store, record, self._wait)
+        self._is_new = new and not self._shares
+        if self._is_new:
+            check_application(self._store, record)
+        with self._remembering(record):
+            self._lease = take_lease(self._store, record, self._wait)
         self._generation = generation
 
     def check_channel(self, keys: Collection[str]) -> None:
         """Show the query on these channels; raise ``SourceInUseError`` if another reads them."""
         if self._presence is None:
-            self._presence = self._enter(keys)
+            assert self._lease is not None
+            with self._remembering(self._lease.record):
+                self._presence = self._enter(keys)
             return
         self._presence.update(keys)
         if (connected := self._presence.take_connected()) and not self._shares:
@@ -80,6 +93,16 @@ class SourceOwnership:
             self._presence.close()
         if self._lease is not None:
             self._lease.release()
+
+    @contextmanager
+    def _remembering(self, record: LeaseRecord) -> Iterator[None]:
+        """Have a new query that is refused be refused again in this application."""
+        try:
+            yield
+        except SourceInUseError as error:
+            if self._is_new:
+                remember_refusal(self._store, record, error)
+            raise
 
     def _enter(self, keys: Collection[str]) -> ChannelPresence:
         presence = ChannelPresence(self._options, self._generation)

@@ -89,7 +89,7 @@ class BatchPlanner:
         """Make sure that the spool belongs to this query; raise ``SourceInUseError``."""
         if not self._ownership.number:
             self.store.probe()
-        self._ownership.claim(generation)
+        self._ownership.claim(generation, new=generation == self._new_generation)
 
     def next(self, start: Offset, limit: int | None) -> Offset:
         """Return the end of the next batch, or ``start`` itself if there is nothing to read."""

@@ -2,6 +2,7 @@
 
     _leases/00000003                                 which query owns the spool
     _leases/00000003.beat                            its last heartbeat
+    _leases/refused-<application>                    a query of the application was refused
     <generation>/_gen                                the generation has started
     <generation>/_committed                          the last batch that is known to be committed
     <generation>/batches/00000007/_planned           the batch is in the spool
@@ -56,6 +57,11 @@ def heartbeat_name(number: int) -> str:
 def lease_numbers(names: Iterable[str]) -> list[int]:
     """Return the numbers of the leases among the names of their folder, in order."""
     return sorted(int(name) for name in names if name.isdecimal())
+
+
+def refusal_name(machine: str, jvm_pid: int, jvm_started: str) -> str:
+    """Return the object that says that a query of a Spark application was refused."""
+    return f"{LEASES}/refused-{quote(f'{machine} {jvm_pid} {jvm_started}')}"
 
 
 def batches_folder(generation: str) -> str:

@@ -16,10 +16,14 @@ from nsqflow.spark.options import parse_batch, parse_stream
 from nsqflow.spark.source.batch_reader import NsqBatchReader
 from nsqflow.spark.source.offsets import Offset
 from nsqflow.spark.source.planner import BatchPlanner
-from nsqflow.spark.spool.layout import generation_marker
+from nsqflow.spark.spool.layout import generation_marker, refusal_name
+from nsqflow.spark.spool.lease import LeaseRecord
+from nsqflow.spark.spool.slot_format import SlotFooter
+from nsqflow.spark.spool.slots import Slots
 from tests.fixtures.crashing import until
 from tests.fixtures.servers import Nsqd, start_nsqd, start_nsqlookupd
 from tests.spark.queries import Rival, channel_stats, post, waiting
+from tests.unit.spark.spool_rows import rows_of
 
 Options = Callable[..., dict[str, str]]
 
@@ -281,3 +285,79 @@ def test_a_generation_keeps_its_channel(options: Options) -> None:
 @pytest.fixture(autouse=True)
 def warnings(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.WARNING)
+
+
+# --- in one application -------------------------------------------------------------------------
+
+
+def read_all(query: BatchPlanner, end: Offset) -> None:
+    """Leave in the spool what the tasks of a batch would."""
+    for partition in end.partition_ids():
+        footer = SlotFooter(writer="w", last=True)
+        Slots(query.store, partition.folder).create(0, rows_of(range(3)), footer)
+
+
+def test_a_new_checkpoint_in_an_application_that_has_read_is_refused(
+    options: Options, nsqd: Nsqd, topic: str
+) -> None:
+    waiting(nsqd, topic, 3)
+    with planner(options()) as query:
+        end = query.next(Offset(), 10)
+        read_all(query, end)
+    said = (
+        "has the messages of another query of this Spark application, with another checkpoint "
+        rf"\(generation {end.generation}\): give each query a channel and a spoolLocation"
+    )
+    with planner(options()) as query, pytest.raises(SourceInUseError, match=said):
+        query.next(Offset(), 10)
+    with planner(options()) as query:  # its own checkpoint
+        query.next(end, 10)
+    with planner(options(allowSharedChannel="true")) as query:
+        query.next(Offset(), 10)
+
+
+def test_a_start_that_failed_before_anything_was_read_can_be_tried_again(
+    options: Options, nsqd: Nsqd, topic: str
+) -> None:
+    waiting(nsqd, topic, 3)
+    for _ in range(2):
+        with planner(options()) as query:
+            assert query.next(Offset(), 10).planned == 3
+
+
+def test_another_application_may_begin_with_a_new_checkpoint(
+    options: Options, nsqd: Nsqd, topic: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    waiting(nsqd, topic, 3)
+    with planner(options()) as query:
+        read_all(query, query.next(Offset(), 10))
+    monkeypatch.setattr("os.getppid", lambda: 1)
+    with planner(options()) as query:
+        assert query.next(Offset(), 10).planned == 3
+
+
+@pytest.mark.parametrize("spool", ["spool", "other"])
+def test_a_query_that_was_refused_is_not_let_in_when_the_other_has_ended(
+    options: Options, nsqd: Nsqd, topic: str, spool: str
+) -> None:
+    with planner(options()) as first:
+        start = first.next(Offset(), 10)
+        with planner(options(spool)) as second, pytest.raises(SourceInUseError) as refused:
+            second.next(Offset(), 10)
+    reason = str(refused.value)
+    said = "was refused there before, and is not started later with what is left: "
+    with planner(options(spool)) as second:
+        with pytest.raises(SourceInUseError, match=said) as again:
+            second.next(Offset(), 10)
+        assert str(again.value).endswith(reason)
+    with planner(options()) as first:  # a checkpoint that exists is never refused for this
+        first.next(start, 10)
+
+
+@pytest.mark.parametrize("content", [b"", b"[]", b"{}"])
+def test_a_damaged_mark_of_a_refusal_is_one_too(options: Options, content: bytes) -> None:
+    with planner(options()) as query:
+        mine = LeaseRecord.of_this_process("gen", "spark", (), 30.0)
+        query.store.write(refusal_name(mine.machine, mine.jvm_pid, mine.jvm_started), content)
+        with pytest.raises(SourceInUseError, match="another query was reading"):
+            query.next(Offset(), 10)

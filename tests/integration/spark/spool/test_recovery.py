@@ -153,11 +153,16 @@ def test_a_query_that_ended_leaves_its_last_batch_to_the_next_one_with_its_check
 
 
 def test_rows_of_an_abandoned_checkpoint_are_recovered_and_its_generation_removed(
-    given: dict[str, str], nsqd: Nsqd, topic: str, tmp_path: Path
+    given: dict[str, str],
+    nsqd: Nsqd,
+    topic: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     waiting(nsqd, topic, 30)
     with closing(BatchPlanner(parse_stream(given))) as planner:
         lost = read_batch(planner, planner.next(Offset(), 20), given)
+    monkeypatch.setattr("os.getppid", lambda: 1)  # another application
     with closing(BatchPlanner(parse_stream(given))) as planner:
         end = planner.next(Offset(), 20)
         rest = read_batch(planner, end, given)
