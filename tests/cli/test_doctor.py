@@ -17,6 +17,7 @@ import pytest
 
 from nsqflow.broker import BackgroundBroker
 from nsqflow.cli.doctor import environment
+from nsqflow.spark.spool import s3_store
 from tests.cli.clusters import NsqCluster
 from tests.cli.commands import InProcess, OnTerminal
 from tests.fixtures.auth import Authorization, AuthServer
@@ -283,6 +284,7 @@ def test_a_spool_whose_store_is_not_installed_has_a_remedy(
     nsqflow: InProcess, cluster: NsqCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, "s3fs", None)
+    s3_store._filesystem.cache_clear()  # another test may have connected
     code, found = findings(nsqflow, "--spool", "s3://bucket/spool", *cluster.directly)
     assert code == 1
     assert found["spool"]["text"].startswith("a spool on S3 needs s3fs")

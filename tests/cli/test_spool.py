@@ -25,6 +25,10 @@ from tests.cli.test_help_examples import examples
 from tests.fixtures.s3 import S3
 from tests.unit.spark.spools import HERE, NEW, NSQD, OLD, SpoolBuilder, elsewhere
 
+ABANDONED = (
+    "nsqflow: generation 00000000 is abandoned: its last batch may have been committed; with its "
+    "checkpoint, --checkpoint shows whether it was\n"
+)
 SPOOL = "orders/spool"
 ORPHAN, NIGHTLY = f"batch-{OLD}", "read-nightly"
 
@@ -425,7 +429,7 @@ def test_recover_counts_rows_by_generation_batch_and_topic(
         [OLD, "2", "returns", "3", "3"],
         [OLD, "3", "orders", "4", "0"],
     ]
-    assert done.err == ""
+    assert done.err == ABANDONED
     assert lines(nsqflow("spool", "recover", SPOOL, "--json").out) == [
         {"generation": OLD, "batch": batch, "topic": topic, "rows": rows, "unfinished": unfinished}
         for batch, topic, rows, unfinished in [
@@ -444,8 +448,8 @@ def test_recover_writes_rows_as_tail_prints_messages(
     assert done.code == 0
     assert done.out.splitlines()[-1] == "wrote 15 rows to rows.jsonl"
     assert done.err == (
-        f"nsqflow: they are still in the spool: nsqflow spool gc {SPOOL} {OLD[:8]} --force removes "
-        "them\n"
+        f"{ABANDONED}nsqflow: they are still in the spool: nsqflow spool gc {SPOOL} {OLD[:8]} "
+        "--force removes them\n"
     )
     path = empty_folder / "rows.jsonl"
     assert path.stat().st_mode & 0o777 == 0o600
@@ -542,7 +546,7 @@ def test_recover_leaves_out_a_running_query_unless_it_is_named(
     assert {each["generation"] for each in lines(done.out)} == {OLD}
     assert done.err == (
         f"nsqflow: generation {NEW[:8]} is left out: its query runs, and may still commit what it "
-        "has read\n"
+        f"has read\n{ABANDONED}"
     )
     done = nsqflow("spool", "recover", SPOOL, NEW[:4], "--json")
     assert [each["rows"] for each in lines(done.out)] == [4]
@@ -593,7 +597,8 @@ def test_recover_names_slots_that_cannot_be_read(
     done = nsqflow("spool", "recover", SPOOL, "--json")
     assert done.code == 1
     assert [each["rows"] for each in lines(done.out)] == [15, 10]
-    damaged, missing = done.err.splitlines()
+    damaged, missing, note = done.err.splitlines()
+    assert note == ABANDONED.rstrip()
     assert damaged.startswith(f"nsqflow: {slots.location}/000000 is damaged: ")
     assert missing == f"nsqflow: {slots.location}/000001 is missing"
 

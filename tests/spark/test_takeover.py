@@ -66,7 +66,7 @@ def never(folder: Path) -> Fault:
 def test_a_driver_that_was_killed_is_replaced_at_once(
     spark: SparkSession, options: dict[str, str], tmp_path: Path
 ) -> None:
-    patient = options | {"leaseTimeout": "1h"}  # a restart that waited for it would fail
+    patient = options | {"leaseTimeout": "10m"}  # a restart that waited for it would fail
     with start(tmp_path, patient, never(tmp_path), stays_in=1) as driver:
         first = numbers_of(driver, 2)
         driver.kill()

@@ -28,6 +28,7 @@ from nsqflow.cli.spool_location import (
 )
 from nsqflow.cli.terminal import count, print_err, print_json, show_name
 from nsqflow.config.options import did_you_mean
+from nsqflow.spark.spool.application import refusal_names
 from nsqflow.spark.spool.generation import MAX_READ_AGE, GenerationKind, remove_generation
 from nsqflow.spark.spool.inventory import Generation, SpoolInventory
 from nsqflow.spark.spool.layout import LEASES
@@ -196,7 +197,8 @@ def _plan_all(spool: CliSpool, inventory: SpoolInventory, *, force: bool) -> Rem
         name for folder in folders for name in spool.store.unfinished(folder, MAX_READ_AGE)
     ]
     probes = [name for name in inventory.probes if _is_old(spool, name)]
-    return RemovalPlan(targets=targets, leftovers=[*unfinished, *probes], kept=kept)
+    refusals = [name for name in refusal_names(spool.store) if _is_old_file(spool, name)]
+    return RemovalPlan(targets=targets, leftovers=[*unfinished, *probes, *refusals], kept=kept)
 
 
 def _refusal(spool: CliSpool, generation: Generation, *, force: bool) -> tuple[str, str]:
@@ -223,8 +225,12 @@ def _refusal(spool: CliSpool, generation: Generation, *, force: bool) -> tuple[s
 
 
 def _is_old(spool: CliSpool, folder: str) -> bool:
-    ages = (spool.store.age(f"{folder}/{name}") for name in spool.store.tree(folder))
-    return all(age is None or age > MAX_READ_AGE for age in ages)
+    return all(_is_old_file(spool, f"{folder}/{name}") for name in spool.store.tree(folder))
+
+
+def _is_old_file(spool: CliSpool, name: str) -> bool:
+    age = spool.store.age(name)
+    return age is None or age > MAX_READ_AGE
 
 
 def _show_plan(plan: RemovalPlan, *, as_json: bool) -> None:

@@ -112,7 +112,12 @@ def choose(
     else:
         chosen, notes = _choose_all(inventory)
     chosen = [each for each in chosen if _uncommitted(each, committed)]
-    notes += [_describe_state(each) for each in chosen if each.state in _STATES]
+    notes += [
+        _describe_state(each)
+        for each in chosen
+        if each.state in _STATES
+        and not (each.state is GenerationState.ABANDONED and each.name in committed)
+    ]
     return SpoolRecovery(spool=spool, generations=chosen, committed=committed, notes=notes)
 
 
@@ -133,6 +138,8 @@ def _choose_all(inventory: SpoolInventory) -> tuple[list[Generation], list[str]]
 
 _ABANDONED = (GenerationState.ABANDONED, GenerationState.ORPHANED)
 _STATES = {
+    GenerationState.ABANDONED: "its last batch may have been committed; with its checkpoint, "
+    "--checkpoint shows whether it was",
     GenerationState.RUNNING: "its query runs, and may still commit these rows",
     GenerationState.STOPPED: "started with its checkpoint, its query reads these rows itself",
     GenerationState.UNKNOWN: "its query may run, or be started again, and then reads these rows "

@@ -28,16 +28,17 @@ def connect(
     output_buffer_timeout: float | None = None,
     client_id: str | None = None,
     heartbeat_interval: float | None = None,
+    tag: str = "",
     timeout: float = 10.0,
 ) -> SyncConnection:
     """Connect to nsqd, and subscribe if a topic and a channel are given; times are in seconds.
 
     Raises ``NetworkError``, ``ServerError``, ``RemoteProtocolError`` or ``ConfigError``, which
-    name the address.
+    name the address. ``tag`` is added to the user agent, which nsqd lists.
     """
     subscription = None if topic is None or channel is None else Sub(topic, channel)
     settings = connection_settings(
-        access, msg_timeout, output_buffer_timeout, client_id, heartbeat_interval
+        access, msg_timeout, output_buffer_timeout, client_id, heartbeat_interval, tag
     )
     return SyncConnection.open(address, settings, subscription, timeout=timeout)
 
@@ -48,13 +49,14 @@ def connection_settings(
     output_buffer_timeout: float | None = None,
     client_id: str | None = None,
     heartbeat_interval: float | None = None,
+    tag: str = "",
 ) -> ConnectionSettings:
     """Return the settings for a connection; by default its client id is the host's name."""
     host = socket.gethostname()
     identify = IdentifyRequest(
         client_id=client_id or host.partition(".")[0],
         hostname=host,
-        user_agent=f"nsqflow-spark/{nsqflow.__version__}",
+        user_agent=f"nsqflow-spark/{nsqflow.__version__} {tag}".rstrip(),
         output_buffer_size=_OUTPUT_BUFFER_SIZE,
         output_buffer_timeout=_milliseconds(output_buffer_timeout),
         msg_timeout=_milliseconds(msg_timeout),

@@ -110,7 +110,7 @@ class NsqDataSource(DataSource):
 
 def _check_schema(given: StructType, ours: StructType) -> None:
     """Raise ``ConfigError`` if ``.schema(...)`` has other columns than the source."""
-    if given == ours:
+    if [*map(_signature, given)] == [*map(_signature, ours)]:
         return
     wanted = {field.name: field for field in ours}
     found = {field.name: field for field in given}
@@ -123,7 +123,7 @@ def _check_schema(given: StructType, ours: StructType) -> None:
             (
                 f"column {name!r} is {_describe(field)}, and must be {_describe(wanted[name])}"
                 for name, field in found.items()
-                if field != wanted[name]
+                if _signature(field) != _signature(wanted[name])
             ),
             "the columns are in another order",
         )
@@ -131,6 +131,10 @@ def _check_schema(given: StructType, ours: StructType) -> None:
     raise ConfigError(
         f".schema(...) is invalid: {problem}; leave it out, the columns are always {listed}"
     )
+
+
+def _signature(field: StructField) -> tuple[object, ...]:
+    return field.name, field.dataType, field.nullable  # without comments
 
 
 def _describe(field: StructField) -> str:

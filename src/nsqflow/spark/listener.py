@@ -17,11 +17,11 @@ import logging
 from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields, replace
+from time import monotonic
 from typing import TYPE_CHECKING, Any
 
 from pyspark.sql.streaming.listener import StreamingQueryListener
 
-from nsqflow.errors import NsqError
 from nsqflow.spark.source.offsets import Offset
 
 if TYPE_CHECKING:
@@ -40,6 +40,8 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 _MAX_REPORTS = 1000  # reports that a listener keeps
+_RETRY_INTERVAL = 300.0  # seconds until a spool that could not be read is tried again
+_retry_at: dict[str, float] = {}  # by location: an attempt may take minutes
 _COUNTERS = ("rows", "pulled", "duplicates", "requeued", "dead_lettered", "spool_bytes", "lost")
 
 
@@ -157,12 +159,16 @@ def _report(
 def _counters(location: str, offset: Offset) -> dict[str, Any]:
     from nsqflow.spark.spool.store import open_store
 
-    totals = None
+    unknown = dict.fromkeys(_COUNTERS)
+    if monotonic() < _retry_at.get(location, 0.0):
+        return unknown
     try:
         totals = batch_totals(open_store(location), offset)
-    except (NsqError, OSError) as error:
-        logger.debug("the spool can't be read here: %s", error)
-    return dict.fromkeys(_COUNTERS) if totals is None else totals.counters()
+    except Exception as error:  # each store has errors of its own, such as missing credentials
+        logger.debug("spool %s can't be read here: %s", location, error)
+        _retry_at[location] = monotonic() + _RETRY_INTERVAL
+        return unknown
+    return unknown if totals is None else totals.counters()
 
 
 def _offset(source: SourceProgress) -> Offset | None:

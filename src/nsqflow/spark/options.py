@@ -170,7 +170,7 @@ class SourceOptions:
     )
     lease_timeout: float = option(
         30.0,
-        Duration(3, 3600),
+        Duration(3, 600),
         "how long the heartbeat of a query on another machine may stand still before a restart "
         "takes its spool over",
         scopes=(STREAM,),

@@ -6,15 +6,18 @@ A process is identified by its number and its start, as numbers are used again.
 from __future__ import annotations
 
 import os
+import re
 import socket
 import subprocess
 from functools import cache
+from hashlib import sha256
 from pathlib import Path
 from typing import NamedTuple
 from uuid import getnode
 
 _PROC = Path("/proc")
 _TIMEOUT = 5.0  # seconds for ps to answer
+_TAG = re.compile(r"([0-9a-f]{12})/([0-9]{1,10})/([0-9A-Za-z:_-]*)")
 _START_FIELD = 19  # of /proc/PID/stat, counted from the one after the name in parentheses
 
 
@@ -36,6 +39,26 @@ class ProcessId(NamedTuple):
         if started is None or (started and not self.started):
             return None
         return bool(started) and started == self.started
+
+
+def process_tag() -> str:
+    """Return a word that identifies this process among those of all machines."""
+    started = re.sub("[^0-9A-Za-z:]", "_", ProcessId.of(os.getpid()).started)
+    return f"{_machine_digest()}/{os.getpid()}/{started}"
+
+
+def has_ended(text: str) -> bool:
+    """Return whether a text has the tag of a process of this machine that has ended."""
+    match = _TAG.search(text)
+    if match is None or match[1] != _machine_digest():
+        return False
+    started = re.sub("[^0-9A-Za-z:]", "_", ProcessId.of(int(match[2])).started)
+    return started != match[3] if started else not _exists(int(match[2]))
+
+
+@cache
+def _machine_digest() -> str:
+    return sha256(this_machine().encode()).hexdigest()[:12]
 
 
 @cache
@@ -64,7 +87,12 @@ def _start_of(pid: int) -> str | None:
     command = ["ps", "-o", "lstart=", "-p", str(pid)]
     try:
         listed = subprocess.run(
-            command, capture_output=True, text=True, timeout=_TIMEOUT, check=False
+            command,
+            capture_output=True,
+            text=True,
+            timeout=_TIMEOUT,
+            check=False,
+            env=os.environ | {"TZ": "UTC", "LC_ALL": "C"},  # one form for all processes
         )
     except (OSError, subprocess.SubprocessError):
         return None

@@ -88,7 +88,7 @@ def change(option: str, servers: Servers, topic: str, folder: Path) -> Change:
         "spoolLocation": Change({}, {"spoolLocation": str(folder / "other")}),
         "spoolRetentionBatches": Change({}, {"spoolRetentionBatches": "1"}),
         "spoolPermissions": Change({}, {"spoolPermissions": "group"}),
-        "leaseTimeout": Change({"leaseTimeout": "1h"}, {"leaseTimeout": "3s"}),
+        "leaseTimeout": Change({"leaseTimeout": "10m"}, {"leaseTimeout": "3s"}),
         "allowSharedChannel": Change({}, {"allowSharedChannel": "true"}),
         "partitionsPerNsqd": Change({}, {"partitionsPerNsqd": "3"}),
         "maxMessagesPerPartition": Change({}, {"maxMessagesPerPartition": "2"}),

@@ -36,6 +36,7 @@ _TIMEOUT = 5.0
 _CREATE_TIMEOUT = 60.0  # seconds to create all channels on one nsqd, maybe hundreds
 _FLOW_TIMEOUT = 10.0  # seconds for a topic's backlog to reach the channel to be emptied
 _POLL_INTERVAL = 0.02
+_VANISHED = 600.0  # seconds for which an nsqd that nsqlookupd does not name is still missed
 _CLOSE_CYCLES = 3  # turns of the loop: an aborted transport closes its socket in one or two
 
 
@@ -58,12 +59,20 @@ class BacklogMonitor:
         self._next_listing_at = 0.0
         self._runner = asyncio.Runner(loop_factory=asyncio.SelectorEventLoop)
         self._deleted: set[str] = set()
+        self._vanished: dict[str, float] = {}  # nsqd, and since when they are not named
         self._closed = False
 
     @property
     def unreachable(self) -> dict[str, str]:
-        """The nsqd that did not answer the last request, and why."""
-        return dict(self._servers.unreachable)
+        """The nsqd that did not answer the last request, and why.
+
+        Those that nsqlookupd has just stopped naming are among them: it forgets an nsqd whose
+        connection is lost at once.
+        """
+        now = monotonic()
+        self._vanished = {nsqd: at for nsqd, at in self._vanished.items() if now < at + _VANISHED}
+        gone = dict.fromkeys(self._vanished, "nsqlookupd does not name it any more")
+        return gone | self._servers.unreachable
 
     def http_of(self, nsqd: str) -> str:
         """Return the address of the HTTP API of an nsqd that was found."""
@@ -88,6 +97,10 @@ class BacklogMonitor:
         Raises ``ConfigError`` for a topic that no nsqd has, or that has no such channel.
         """
         return self._runner.run(self._poll_existing())
+
+    def find(self) -> list[ChannelBacklog]:
+        """Return the backlogs of those topics that have the channel; create nothing."""
+        return self._runner.run(self._find())
 
     def clients(self, keys: Iterable[str]) -> dict[str, list[Mapping[str, Any]]]:
         """Return what the nsqd know of the channel's clients, for each key whose nsqd answers."""
@@ -134,11 +147,14 @@ class BacklogMonitor:
             reasons = "; ".join(self._servers.unreachable.values())
             raise NetworkError(f"no nsqd is reachable: {reasons}")
 
-    async def _poll_existing(self) -> list[ChannelBacklog]:
+    async def _find(self) -> list[ChannelBacklog]:
         await self._refresh(_TIMEOUT)
         readings = await self._read(_TIMEOUT)
         self._check_reachable()
-        found = sorted(chain(*readings.values()), key=lambda backlog: backlog.key)
+        return sorted(chain(*readings.values()), key=lambda backlog: backlog.key)
+
+    async def _poll_existing(self) -> list[ChannelBacklog]:
+        found = await self._find()
         topics = {backlog.topic for backlog in found}
         unknown = [topic for topic in self._options.topics if topic not in topics]
         if unknown or not found:
@@ -164,12 +180,14 @@ class BacklogMonitor:
 
     async def _read_clients(self, keys: Iterable[str]) -> dict[str, list[Mapping[str, Any]]]:
         found: dict[str, list[Mapping[str, Any]]] = {}
-        for key in keys:
-            topic, nsqd = split_key(key)
-            client = self._clients.get(nsqd)
-            if client is not None:
-                with suppress(NetworkError, AdminError, TimeoutError):
-                    found[key] = await asyncio.wait_for(client.clients(topic), _TIMEOUT)
+
+        async def read(key: str, client: NsqdStatsClient) -> None:
+            with suppress(NetworkError, AdminError, TimeoutError):
+                async with asyncio.timeout(_TIMEOUT):
+                    found[key] = await client.clients(split_key(key)[0])
+
+        clients = {key: self._clients.get(split_key(key)[1]) for key in keys}
+        await asyncio.gather(*(read(key, each) for key, each in clients.items() if each))
         return found
 
     async def _create(self) -> None:
@@ -227,6 +245,10 @@ class BacklogMonitor:
             if not client.topics:
                 client.close()
                 del self._clients[nsqd]
+                if nsqd in self._servers.unreachable:
+                    self._vanished[nsqd] = monotonic()
+        for nsqd in named:
+            self._vanished.pop(nsqd, None)
         self._servers.keep(self._clients)
 
     def _add_client(self, node: Node) -> None:

@@ -2,14 +2,15 @@
 
 Spark asks for the partitions once for each ``load()`` and keeps them. Their generation names the
 rows in the spool: the DataFrame has the same rows however often it is evaluated. With ``readId``
-the generation has that name, and the plan stays in the spool: the same read in another process,
-or after a failure, has the same rows too, until it is released.
+the generation has that name, and its marker has the plan: the same read in another process, or
+after a failure, has the same rows too, until it is released.
 """
 
 from __future__ import annotations
 
 import json
 import logging
+import secrets
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
 from typing import TYPE_CHECKING
@@ -29,7 +30,7 @@ from nsqflow.spark.spool.generation import (
     GenerationMarker,
     remove_generation,
 )
-from nsqflow.spark.spool.layout import generation_marker, planned_marker
+from nsqflow.spark.spool.layout import MAX_BATCH, generation_marker, planned_marker
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -56,19 +57,19 @@ class NsqBatchReader(DataSourceReader):
         """Return the partitions; if there are none, Spark itself makes one that is None."""
         if self._peek:
             return self._plan_peek()
-        name = self._options.read_id
-        if name is None:
-            logger.warning(
-                "mode=consume without readId: messages are finished as they are read, and a job "
-                "that fails afterwards has lost them; set readId=NAME to be able to read them "
-                "again, or use readStream with trigger(availableNow=True)"
-            )
         store = self._open_store()
-        generation = f"{BATCH_PREFIX}{uuid4().hex}" if name is None else f"{NAMED_PREFIX}{name}"
-        if name is not None and (end := self._find(store, generation)) is not None:
-            logger.info("readId=%r: %d messages that were planned before", name, end.planned)
-            return _partitions(end)
-        return self._plan_consume(store, generation)
+        if self._options.read_id is not None:
+            return self._plan_named(store, f"{NAMED_PREFIX}{self._options.read_id}")
+        logger.warning(
+            "mode=consume without readId: messages are finished as they are read, and a job that "
+            "fails afterwards has lost them; set readId=NAME to be able to read them again, or "
+            "use readStream with trigger(availableNow=True)"
+        )
+        end, https, means = self._plan(store, f"{BATCH_PREFIX}{uuid4().hex}", seq=1)
+        if end.plan:
+            store.write(generation_marker(end.generation), self._marker().encode())
+            store.write(planned_marker(end.generation, end.seq), _encode(end))
+        return _partitions(end, https, means)
 
     # In a task
 
@@ -89,32 +90,61 @@ class NsqBatchReader(DataSourceReader):
 
         with closing(BacklogMonitor(self._options)) as monitor:
             backlogs = monitor.poll_existing()
-            https = {backlog.key: monitor.http_of(backlog.nsqd) for backlog in backlogs}
+            https = {each.key: monitor.http_of(each.nsqd) for each in backlogs}
         most = self._options.max_messages_per_partition or PEEK
         budgets = self._limit({each.key: min(each.available, most) for each in backlogs})
         end = Offset().next("peek", {key: [budget] for key, budget in budgets.items()})
-        return _partitions(end, backlogs, https)
+        return _partitions(end, https, _mean_sizes(backlogs))
 
-    def _plan_consume(self, store: ObjectStore, generation: str) -> list[InputPartition]:
+    def _plan_named(self, store: ObjectStore, generation: str) -> list[InputPartition]:
+        """Return the partitions of a named read: as they were planned before, if they were."""
+        found = self._find(store, generation)
+        if found is None:
+            # A number of its own: after a release, late tasks of the read before must not find it.
+            seq = 1 + secrets.randbelow(MAX_BATCH)
+            end, https, means = self._plan(store, generation, seq)
+            plan = {"end": end.encode(), "http": https, "writer": uuid4().hex}
+            if store.create(generation_marker(generation), [self._marker().encode(plan)]):
+                store.write(planned_marker(generation, seq), _encode(end))
+                return _partitions(end, https, means)
+            found = self._find(store, generation)  # another process was faster
+        if found is None:
+            raise SpoolError(f"readId={self._options.read_id!r} was released just now: try again")
+        end, https = found
+        store.write(planned_marker(generation, end.seq), _encode(end))
+        return _partitions(end, https, {})
+
+    def _plan(
+        self, store: ObjectStore, generation: str, seq: int
+    ) -> tuple[Offset, dict[str, str], dict[str, int]]:
+        """Return a plan, and for each key the HTTP address and the mean size of a message."""
         from nsqflow.spark.source.allocation import split
         from nsqflow.spark.source.backlog_monitor import BacklogMonitor
+        from nsqflow.spark.source.batch_guard import check_planned_reads
         from nsqflow.spark.source.ownership import check_exclusive
 
         options = self._options
+        check_planned_reads(store, generation, options)
         with closing(BacklogMonitor(options)) as monitor:
             monitor.create()
             backlogs = monitor.poll()
             check_exclusive(monitor, [each.key for each in backlogs], options, generation)
+            https = {each.key: monitor.http_of(each.nsqd) for each in backlogs}
         parts, most = options.partitions_per_nsqd, options.max_messages_per_partition
         budgets = self._limit({each.key: each.available for each in backlogs})
         plan = {key: split(budget, parts, most) for key, budget in budgets.items()}
-        end = self._record(store, Offset().next(generation, plan)) if plan else Offset()
-        return _partitions(end, backlogs)
+        end = Offset(generation, seq - 1).next(generation, plan)
+        return end, https, _mean_sizes(backlogs)
 
     def _limit(self, available: Mapping[str, int]) -> dict[str, int]:
         from nsqflow.spark.source.allocation import divide
 
         return divide(available, self._options.max_messages)
+
+    def _marker(self) -> GenerationMarker:
+        from nsqflow.spark.source.generation import new_marker
+
+        return new_marker(self._options)
 
     def _open_store(self) -> ObjectStore:
         from nsqflow.spark.spool.store import open_store
@@ -125,57 +155,65 @@ class NsqBatchReader(DataSourceReader):
         _remove_old_reads(store)
         return store
 
-    def _find(self, store: ObjectStore, generation: str) -> Offset | None:
-        """Return the end of a named read that was planned before."""
-        name = planned_marker(generation, 1)
+    def _find(self, store: ObjectStore, generation: str) -> tuple[Offset, dict[str, str]] | None:
+        """Return the plan of a named read, and the HTTP addresses; None if there is none."""
+        name = generation_marker(generation)
         try:
-            self._check_same(GenerationMarker.decode(store.read(generation_marker(generation))))
-            return Offset.decode(json.loads(store.read(name)))
+            content = store.read(name)
         except FileNotFoundError:
             return None
-        except ConfigError:
-            raise
-        except (ValueError, AttributeError) as error:
+        try:
+            marker = GenerationMarker.decode(content)
+            plan = json.loads(content)["plan"]
+            end, https = Offset.decode(plan["end"]), dict[str, str](plan["http"])
+        except (ValueError, AttributeError, TypeError, KeyError) as error:
             raise SpoolError(
-                f"readId={self._options.read_id!r}: {store.location}/{generation} is damaged: "
-                f"{error}. Put its files back, or give another readId"
+                f"readId={self._options.read_id!r}: {store.location}/{name} is damaged: {error}. "
+                "Put the file back, or give another readId"
             ) from None
+        self._check_same(marker, end)
+        return end, https
 
-    def _check_same(self, marker: GenerationMarker) -> None:
+    def _check_same(self, marker: GenerationMarker, end: Offset) -> None:
         """Check that a named read was one of the same channel and topics."""
-        from nsqflow.spark.source.generation import new_marker
-
-        wanted = new_marker(self._options)
-        if marker != wanted:
+        options, wanted = self._options, self._marker()
+        if (marker.channel, {*marker.topics}, marker.pattern) != (
+            wanted.channel,
+            {*wanted.topics},
+            wanted.pattern,
+        ):
             read = ", ".join(marker.topics) or marker.pattern
             raise ConfigError(
-                f"readId={self._options.read_id!r} is invalid: it names a read of channel "
+                f"readId={options.read_id!r} is invalid: it names a read of channel "
                 f"{marker.channel!r} of {read}; must be a new name, or release that read with "
-                f"nsqflow spool release {self._options.spool} {self._options.read_id}"
+                f"nsqflow spool release {options.spool} {options.read_id}"
+            )
+        if options.max_messages is not None and end.planned > options.max_messages:
+            logger.warning(
+                "maxMessages=%d has no effect: readId=%r has %d messages already",
+                options.max_messages,
+                options.read_id,
+                end.planned,
             )
 
-    def _record(self, store: ObjectStore, end: Offset) -> Offset:
-        """Write the plan to the spool; return the one that another process was faster with."""
-        from nsqflow.spark.source.generation import new_marker
 
-        generation = end.generation
-        store.write(generation_marker(generation), new_marker(self._options).encode())
-        plan = json.dumps(end.encode() | {"writer": uuid4().hex}).encode()
-        if store.create(planned_marker(generation, end.seq), [plan]):
-            return end
-        return self._find(store, generation) or end
+def _encode(end: Offset) -> bytes:
+    return json.dumps(end.encode()).encode()
+
+
+def _mean_sizes(backlogs: Sequence[ChannelBacklog]) -> dict[str, int]:
+    return {backlog.key: backlog.mean_size for backlog in backlogs}
 
 
 def _partitions(
-    end: Offset, backlogs: Sequence[ChannelBacklog] = (), https: Mapping[str, str] | None = None
+    end: Offset, https: Mapping[str, str], mean_sizes: Mapping[str, int]
 ) -> list[InputPartition]:
-    means = {backlog.key: backlog.mean_size for backlog in backlogs}
     return [
         NsqInputPartition(
             id,
             end.plan[id.key][id.number],
-            mean_size=means.get(id.key, 0),
-            http=(https or {}).get(id.key, ""),
+            mean_size=mean_sizes.get(id.key, 0),
+            http=https.get(id.key, ""),
         )
         for id in end.partition_ids()
     ]

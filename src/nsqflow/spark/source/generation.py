@@ -55,25 +55,27 @@ def check_generation(store: ObjectStore, start: Offset, options: SourceOptions) 
     restarted = marker.restarted(options.topics, options.topic_pattern or "", planned)
     if restarted != marker:
         store.write(name, restarted.encode())
-    for topic in restarted.former_topics:
-        _warn_of_former_topic(topic, options)
+    if restarted.former_topics:
+        _warn_of_former_topics(restarted.former_topics, options)
 
 
-def _warn_of_former_topic(topic: str, options: SourceOptions) -> None:
-    """Warn if the channel of a topic that is no longer read still exists."""
-    there = replace(options, topics=(topic,), topic_pattern=None)
-    with closing(BacklogMonitor(there)) as monitor:
+def _warn_of_former_topics(topics: tuple[str, ...], options: SourceOptions) -> None:
+    """Warn of channels that still exist though their topics are not read any more."""
+    with closing(BacklogMonitor(replace(options, topics=topics, topic_pattern=None))) as monitor:
         try:
-            backlogs = monitor.poll_existing()
-        except NsqError:  # it was deleted, or its nsqd is away
+            backlogs = monitor.find()
+        except NsqError:  # the next restart tries again
             return
-    waiting = sum(backlog.depth + backlog.topic_depth for backlog in backlogs)
-    logger.warning(
-        "topic %r is not read any more, and its channel %r keeps filling (%d messages wait): "
-        "nsqflow delete %s %s removes it",
-        topic,
-        options.channel,
-        waiting,
-        topic,
-        options.channel,
-    )
+    waiting: dict[str, int] = {}
+    for each in backlogs:
+        waiting[each.topic] = waiting.get(each.topic, 0) + each.depth + each.topic_depth
+    for topic, count in sorted(waiting.items()):
+        logger.warning(
+            "topic %r is not read any more, and its channel %r keeps filling (%d messages wait): "
+            "nsqflow delete %s %s removes it",
+            topic,
+            options.channel,
+            count,
+            topic,
+            options.channel,
+        )

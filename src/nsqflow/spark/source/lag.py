@@ -1,8 +1,9 @@
 """What a query reports of its backlog, and of the batch before.
 
 nsqd knows how many messages wait, not how old they are. So the lag in time is that of the batch
-before: the age that its newest message had when it was planned. It is computed for each key, as
-one nsqd may be far behind the others. What is not known is None, never 0.
+before: the age that its oldest message had when it was planned. (Not the newest one: nsqd delivers
+from memory and from disk in turn, so there is a new message in every batch.) Where nothing waits,
+there is no lag. What is not known is None, never 0.
 
 Pure: no I/O, and time is an argument, in seconds since the epoch.
 """
@@ -32,9 +33,9 @@ class BatchSummary:
     """When it was planned; None if unknown."""
 
     def lag(self, key: str) -> float | None:
-        """Return the age of a key's newest message when the batch was planned."""
+        """Return the age of a key's oldest message when the batch was planned."""
         totals = self.totals.get(key)
-        return None if totals is None else self._age(totals.newest)
+        return None if totals is None else self._age(totals.oldest)
 
     def describe(self) -> dict[str, Any]:
         """Return the counters of the whole batch."""
@@ -44,8 +45,7 @@ class BatchSummary:
             **totals.counters(),
             "oldest": _timestamp(totals.oldest),
             "newest": _timestamp(totals.newest),
-            "wait_seconds": self._age(totals.oldest),
-            "lag_seconds": max(_known(map(self.lag, self.totals)), default=None),
+            "lag_seconds": self._age(totals.oldest),
         }
 
     def _age(self, timestamp: int) -> float | None:
@@ -62,9 +62,10 @@ def describe_backlogs(
 ) -> dict[str, Any]:
     """Return what waits, less what ``plan`` takes of it; ``backlogs`` is None if unknown."""
     if backlogs is None:
-        unknown = dict.fromkeys(("backlog", "remaining", "paused", "deferred", "in_flight"))
-        return {**unknown, "places": {}}
+        names = ("backlog", "remaining", "paused", "deferred", "in_flight", "lag_seconds")
+        return {**dict.fromkeys(names), "places": {}}
     places = {backlog.key: backlog for backlog in backlogs}
+    lags = {key: _lag(each, last) for key, each in places.items()}
     planned = {key: sum(plan.get(key, ())) for key in places}
     remaining = {key: max(0, each.available - planned[key]) for key, each in places.items()}
     return {
@@ -73,6 +74,7 @@ def describe_backlogs(
         "paused": sum(each.held_back for each in places.values()),
         "deferred": sum(each.deferred for each in places.values()),
         "in_flight": sum(each.in_flight for each in places.values()),
+        "lag_seconds": None if None in lags.values() else max(_known(lags.values()), default=0.0),
         "places": {
             key: {
                 "depth": each.depth,
@@ -83,11 +85,18 @@ def describe_backlogs(
                 "requeues": each.requeues,
                 "timeouts": each.timeouts,
                 "paused": each.paused or each.topic_paused,
-                "lag_seconds": None if last is None else last.lag(key),
+                "lag_seconds": lags[key],
             }
             for key, each in places.items()
         },
     }
+
+
+def _lag(backlog: ChannelBacklog, last: BatchSummary | None) -> float | None:
+    """Return the lag of a key: 0 where nothing waits, None where it is unknown."""
+    if not backlog.available:
+        return None if backlog.held_back else 0.0
+    return None if last is None else last.lag(backlog.key)
 
 
 def _known(values: Iterable[float | None]) -> list[float]:

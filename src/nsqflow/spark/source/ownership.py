@@ -12,6 +12,7 @@ from nsqflow.spark.options import SourceOptions
 from nsqflow.spark.source.backlog_monitor import BacklogMonitor
 from nsqflow.spark.source.presence import (
     HEARTBEAT,
+    MAX_CONNECTIONS,
     ChannelPresence,
     ConnectedClient,
     client_id,
@@ -26,7 +27,8 @@ from nsqflow.spark.spool.store import ObjectStore
 
 logger = logging.getLogger(__name__)
 
-_CLOSE_TIMEOUT = 2 * HEARTBEAT + 0.5  # seconds for nsqd to drop a query that has just ended
+_CLOSE_TIMEOUT = 2 * HEARTBEAT + 0.5  # seconds for nsqd to drop a query whose machine is gone
+_CHECK_INTERVAL = 30.0  # seconds between two checks of all channels
 _POLL_INTERVAL = 0.1
 
 
@@ -47,7 +49,9 @@ class SourceOwnership:
         self._lease: SpoolLease | None = None
         self._presence: ChannelPresence | None = None
         self._generation = ""
-        self._is_new = False
+        self._is_new = False  # there is no checkpoint yet
+        self._unchecked: set[str] = set()  # keys that were connected to since they were checked
+        self._check_at = 0.0
 
     @property
     def number(self) -> int:
@@ -66,12 +70,12 @@ class SourceOwnership:
         record = LeaseRecord.of_this_process(
             generation, options.channel, options.topics, options.lease_timeout
         )
-        self._is_new = new and not self._shares
+        self._generation = generation
+        self._is_new = new and not options.allow_shared_channel
         if self._is_new:
             check_application(self._store, record)
         with self._remembering(record):
-            self._lease = take_lease(self._store, record, self._wait)
-        self._generation = generation
+            self._lease = self._take(record)
 
     def check_channel(self, keys: Collection[str]) -> None:
         """Show the query on these channels; raise ``SourceInUseError`` if another reads them."""
@@ -81,11 +85,11 @@ class SourceOwnership:
                 self._presence = self._enter(keys)
             return
         self._presence.update(keys)
-        if (connected := self._presence.take_connected()) and not self._shares:
-            clients = parse_clients(self._monitor.clients(connected))
-            older, tied = find_rivals(clients, self._generation)
-            if older or tied:
-                raise in_use((older + tied)[0], self._options.channel)
+        self._unchecked |= self._presence.take_connected()
+        if monotonic() >= self._check_at:
+            self._unchecked.update(sorted(keys)[:MAX_CONNECTIONS])
+        if self._unchecked and not self._options.allow_shared_channel:
+            self._check(self._unchecked)
 
     def close(self) -> None:
         """Release the spool and leave the channel."""
@@ -94,30 +98,56 @@ class SourceOwnership:
         if self._lease is not None:
             self._lease.release()
 
-    @contextmanager
-    def _remembering(self, record: LeaseRecord) -> Iterator[None]:
-        """Have a new query that is refused be refused again in this application."""
-        try:
-            yield
-        except SourceInUseError as error:
-            if self._is_new:
-                remember_refusal(self._store, record, error)
-            raise
+    # Private methods
+
+    def _take(self, record: LeaseRecord) -> SpoolLease:
+        lease = take_lease(self._store, record, self._wait)
+        if self._is_new:
+            try:
+                # Another query may have read, and ended, while this one waited for its heartbeat.
+                check_application(self._store, record)
+            except SourceInUseError:
+                lease.release()
+                raise
+        return lease
 
     def _enter(self, keys: Collection[str]) -> ChannelPresence:
         presence = ChannelPresence(self._options, self._generation)
         try:
             presence.update(keys)
-            presence.take_connected()
-            check_exclusive(self._monitor, keys, self._options, self._generation, self._wait)
+            self._unchecked = presence.take_connected()
+            self._check(keys, warn=True)
         except BaseException:
             presence.close()
             raise
         return presence
 
-    @property
-    def _shares(self) -> bool:
-        return self._options.allow_shared_channel
+    def _check(self, keys: Collection[str], *, warn: bool = False) -> None:
+        options, generation = self._options, self._generation
+        checked = check_exclusive(
+            self._monitor,
+            keys,
+            options,
+            generation,
+            self._wait,
+            new=self._is_new,
+            before=self._lease.before if self._lease else "",
+            warn=warn,
+        )
+        self._is_new = False
+        self._unchecked -= checked
+        self._check_at = monotonic() + _CHECK_INTERVAL
+
+    @contextmanager
+    def _remembering(self, record: LeaseRecord) -> Iterator[None]:
+        """Have a new query that is refused be refused again in this application."""
+        is_new = self._is_new
+        try:
+            yield
+        except SourceInUseError as error:
+            if is_new:
+                remember_refusal(self._store, record, error)
+            raise
 
 
 def check_exclusive(
@@ -126,32 +156,42 @@ def check_exclusive(
     options: SourceOptions,
     generation: str,
     wait: Callable[[float], object] = sleep,
-) -> None:
-    """Raise ``SourceInUseError`` if another query reads the channel; warn of other consumers.
+    *,
+    new: bool = True,
+    before: str = "",
+    warn: bool = True,
+) -> set[str]:
+    """Raise ``SourceInUseError`` if another query reads the channel; return what was checked.
 
-    A query of a machine that has just failed stays among nsqd's clients for a while.
+    A query that is ``new`` is refused at once. One with a checkpoint may be the restart of a query
+    whose machine has failed, and which stays among nsqd's clients for a while; so does the
+    generation ``before``, from which the spool was taken.
     """
     deadline = monotonic() + _CLOSE_TIMEOUT
     while True:
-        clients = parse_clients(monitor.clients(keys))
+        listed = monitor.clients(keys)
+        clients = parse_clients(listed)
         rivals = find_rivals(clients, generation)
         others = rivals.older + rivals.tied
         if not others or options.allow_shared_channel:
             break
-        if monotonic() > deadline or rivals.yields(generation):
+        at_once = new and any(other.generation != before for other in others)
+        if at_once or monotonic() > deadline or rivals.yields(generation):
             raise in_use(others[0], options.channel)
         wait(_POLL_INTERVAL)
+    if warn:
+        _warn_of_consumers(clients, generation, options.channel)
+    return set(listed)
+
+
+def _warn_of_consumers(clients: list[ConnectedClient], generation: str, channel: str) -> None:
     known = (client_id(generation), task_id(generation))
     consumers = [client for client in clients if not client.is_query and client.id not in known]
     if consumers:
-        _warn(consumers, options.channel)
-
-
-def _warn(consumers: list[ConnectedClient], channel: str) -> None:
-    named = ", ".join(sorted({f"{client.id} from {client.address}" for client in consumers})[:3])
-    logger.warning(
-        "channel %r has %d other clients, which take a part of the messages: %s",
-        channel,
-        len(consumers),
-        named,
-    )
+        named = sorted({f"{client.id} from {client.address}" for client in consumers})
+        logger.warning(
+            "channel %r has %d other clients, which take a part of the messages: %s",
+            channel,
+            len(consumers),
+            ", ".join(named[:3]),
+        )

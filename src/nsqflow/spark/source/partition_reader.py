@@ -13,7 +13,7 @@ from nsqflow.spark.source.rows import RowConverter
 from nsqflow.spark.source.slot_writer import SlotWriter
 from nsqflow.spark.spool.dedup import SeenIds
 from nsqflow.spark.spool.layout import planned_marker
-from nsqflow.spark.spool.lease import LeaseGuard
+from nsqflow.spark.spool.lease import LeaseGuard, ReadGuard
 from nsqflow.spark.spool.slot_format import DamagedSlotError, LostSlotMarker, PartitionTotals, Slot
 from nsqflow.spark.spool.slots import Slots
 from nsqflow.spark.spool.store import open_store
@@ -88,9 +88,8 @@ class PartitionReader:
         self._slots.check_batch()
         everything = options.dedupe == "always"
         seen = SeenIds(self._store, id.generation, id.key, everything=everything)
-        lease = LeaseGuard(self._store, self._partition.lease)
         writer = SlotWriter(
-            self._partition, options, self._slots, seen, lease, self._number, self._totals
+            self._partition, options, self._slots, seen, self._guard(), self._number, self._totals
         )
         writer.start()
         try:
@@ -106,6 +105,14 @@ class PartitionReader:
             writer.stop()
             writer.join(_STOP_TIMEOUT)
             self._written_count = writer.number
+
+    def _guard(self) -> ReadGuard:
+        if self._partition.lease:
+            return LeaseGuard(self._store, self._partition.lease)
+        # Imported late: tasks of streams need no event loop.
+        from nsqflow.spark.source.batch_guard import BatchGuard
+
+        return BatchGuard(self._store, self._partition, self._options)
 
     def _next(self) -> Slot | None:
         """Read the next slot; None if it is missing or damaged."""

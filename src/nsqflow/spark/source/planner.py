@@ -74,6 +74,7 @@ class BatchPlanner:
         self._polled_at = self._busy_at = 0.0
         self._unreachable = False  # no server responded to the last poll
         self._started = False
+        self._checked = False  # the generation belongs to this query
         self._available_now = False
 
     def available_now(self) -> None:
@@ -121,25 +122,25 @@ class BatchPlanner:
 
     def check_replay(self, end: Offset) -> None:
         """Check that the spool still has a batch that was planned before, and the channel."""
-        with suppress(NetworkError, DiscoveryError):  # then its tasks fail, or need no nsqd
-            self._ownership.check_channel([each.key for each in self._monitor.poll()])
         if self.store.age(planned_marker(end.generation, end.seq)) is None:
             self._losses.report_missing_batch(end)
             self._record(end)
+        self._check_generation(end)
+        with suppress(NetworkError, DiscoveryError):  # then its tasks fail, or need no nsqd
+            self._ownership.check_channel([each.key for each in self._monitor.poll()])
 
     def report(self) -> dict[str, Any]:
         """Return the backlogs, and the counters of the last batch that was read."""
-        known = self._polled_at and not self._unreachable
-        last = self._last.describe() if self._last else {}
+        unreachable = self._monitor.unreachable
+        known = self._polled_at and not self._unreachable and (self._backlogs or not unreachable)
         return {
             **describe_backlogs(
                 self._backlogs if known else None,
                 self._planned.plan if self._planned else {},
                 self._last,
             ),
-            "lag_seconds": last.get("lag_seconds"),
-            "last_batch": last,
-            "unreachable": dict(self._monitor.unreachable),
+            "last_batch": self._last.describe() if self._last else {},
+            "unreachable": unreachable,
             "spool": self.store.location,
         }
 
@@ -149,8 +150,10 @@ class BatchPlanner:
 
     def close(self) -> None:
         """Close the connections to the servers, and give up the spool."""
-        self._ownership.close()
-        self._monitor.close()
+        try:
+            self._ownership.close()
+        finally:
+            self._monitor.close()
 
     # Private methods
 
@@ -158,7 +161,7 @@ class BatchPlanner:
         if self._started:
             return
         self.claim(self._generation(start))
-        check_generation(self.store, start, self._options)
+        self._check_generation(start)
         self._monitor.create()
         self._ownership.check_channel([each.key for each in self._monitor.poll()])
         if self._options.starting_position == "latest" and not start.generation:
@@ -166,6 +169,11 @@ class BatchPlanner:
         self._spooled = self._find_batches(start)
         self._losses.check_checkpoint(start, self._spooled)
         self._started = True
+
+    def _check_generation(self, offset: Offset) -> None:
+        if not self._checked:
+            check_generation(self.store, offset, self._options)
+            self._checked = True
 
     def _find_batches(self, start: Offset) -> set[int]:
         """Return the batches after ``start`` that are in the spool and not empty."""
@@ -233,13 +241,11 @@ class BatchPlanner:
             return
         self.store.write(committed_marker(start.generation), b"%d" % start.seq, durable=False)
         now = self._busy_at = monotonic()
-        by_key: dict[str, PartitionTotals] = {}
+        by_key = dict.fromkeys(start.plan, PartitionTotals())
+        for id in start.partition_ids():
+            by_key[id.key] += Slots(self.store, id.folder).totals()[0]
         for key, planned in start.plan.items():
-            totals = PartitionTotals()
-            for id in start.partition_ids():
-                if id.key == key:
-                    totals += Slots(self.store, id.folder).totals()[0]
-            by_key[key] = totals
+            totals = by_key[key]
             # Dropped or requeued messages also show that there is a backlog.
             received = totals.rows + totals.lost + totals.duplicates + totals.dead_lettered
             received += totals.requeued

@@ -8,6 +8,7 @@ the list of clients: it fails if another query there connected earlier, or in th
 from __future__ import annotations
 
 import logging
+import os
 import select
 import threading
 from collections.abc import Iterable, Mapping, Sequence
@@ -17,6 +18,7 @@ from typing import Any, NamedTuple
 from nsqflow.errors import NsqError, SourceInUseError
 from nsqflow.spark.connection import connect
 from nsqflow.spark.options import SourceOptions
+from nsqflow.spark.process import has_ended, process_tag
 from nsqflow.spark.source.allocation import RetryBackoff
 from nsqflow.spark.source.offsets import split_key
 from nsqflow.spark.spool.lease import ADVICE
@@ -56,6 +58,7 @@ class ConnectedClient(NamedTuple):
     address: str
     since: int
     """When it connected, in seconds of nsqd's clock."""
+    user_agent: str = ""
 
     @property
     def is_query(self) -> bool:
@@ -76,6 +79,7 @@ def parse_clients(listed: Mapping[str, Sequence[Mapping[str, Any]]]) -> list[Con
             str(client.get("client_id")),
             str(client.get("remote_address")),
             int(client.get("connect_ts") or 0),
+            str(client.get("user_agent")),
         )
         for key, clients in listed.items()
         for client in clients
@@ -96,8 +100,11 @@ class RivalClients(NamedTuple):
 
 
 def find_rivals(clients: Iterable[ConnectedClient], generation: str) -> RivalClients:
-    """Return the clients of other queries that connected no later than the query."""
-    queries = [client for client in clients if client.is_query]
+    """Return the clients of other queries that connected no later than the query.
+
+    Those of processes of this machine that have ended are left out.
+    """
+    queries = [client for client in clients if client.is_query and not has_ended(client.user_agent)]
     own: dict[str, int] = {}
     for client in queries:
         if client.generation == generation:
@@ -170,8 +177,9 @@ class ChannelPresence(threading.Thread):
 
     def run(self) -> None:
         """Connect, and answer heartbeats; runs on the thread."""
+        jvm = os.getppid()
         try:
-            while not self._stopping:
+            while not self._stopping and os.getppid() == jvm:
                 self._connect_missing()
                 self._answer_heartbeats()
         finally:
@@ -203,6 +211,7 @@ class ChannelPresence(threading.Thread):
                 channel=self._options.channel,
                 client_id=self._client_id,
                 heartbeat_interval=HEARTBEAT,
+                tag=process_tag(),
                 timeout=_CONNECT_TIMEOUT,
             )
         except NsqError as error:
@@ -233,8 +242,20 @@ class ChannelPresence(threading.Thread):
                 self._drop(key)
 
     def _drop(self, key: str) -> None:
-        """Forget a lost connection, until ``update`` says that its channel still exists."""
+        """Close a lost connection, which is opened again when its nsqd is back.
+
+        An nsqd that still runs has closed it because the channel was deleted, and to subscribe
+        would create it: then ``update`` says when it exists.
+        """
         self._backoff.failed(key, monotonic())
         self._links.pop(key).close()
-        with self._changed:
-            self._wanted -= {key}
+        if self._is_running(split_key(key)[1]):
+            with self._changed:
+                self._wanted -= {key}
+
+    def _is_running(self, nsqd: str) -> bool:
+        try:
+            connect(nsqd, self._options.access, timeout=_CONNECT_TIMEOUT).close()
+        except NsqError:
+            return False
+        return True

@@ -17,14 +17,21 @@ from time import monotonic
 from typing import TYPE_CHECKING
 from uuid import uuid4
 
-from nsqflow.errors import NetworkError, SourceInUseError, SpoolError
+from nsqflow.errors import (
+    ConfigError,
+    NetworkError,
+    NsqError,
+    ServerError,
+    SourceInUseError,
+    SpoolError,
+)
 from nsqflow.spark.connection import connect
 from nsqflow.spark.options import SourceOptions
 from nsqflow.spark.source.chunk_filter import ChunkFilter
 from nsqflow.spark.source.presence import client_id, task_id
 from nsqflow.spark.source.pull import MAX_CHUNK, Chunk, PullSubscription
 from nsqflow.spark.spool.dedup import SeenIds, split_ids
-from nsqflow.spark.spool.lease import LeaseGuard
+from nsqflow.spark.spool.lease import ReadGuard
 from nsqflow.spark.spool.slot_format import (
     FinConfirmation,
     PartitionTotals,
@@ -58,7 +65,7 @@ class SlotWriter(threading.Thread):
         options: SourceOptions,
         slots: Slots,
         seen: SeenIds,
-        lease: LeaseGuard,
+        guard: ReadGuard,
         number: int,
         totals: PartitionTotals,
     ) -> None:
@@ -70,7 +77,7 @@ class SlotWriter(threading.Thread):
         self._options = options
         self._slots = slots
         self._filter = ChunkFilter(partition, options, seen)
-        self._lease = lease
+        self._guard = guard
         self._number = number
         self._totals = totals
         self._stopping = threading.Event()  # (threading.Thread has a private method _stop)
@@ -116,6 +123,7 @@ class SlotWriter(threading.Thread):
                 self._end_without_nsqd()
             return
         with closing(link):
+            self._guard.connected()
             self._filter.connected()
             pull = PullSubscription(link, self._stopping)
             try:
@@ -144,6 +152,8 @@ class SlotWriter(threading.Thread):
                     output_buffer_timeout=_OUTPUT_BUFFER_TIMEOUT,
                     client_id=self._client_id,
                 )
+            except ServerError as error:
+                raise _explained(error) from None
             except NetworkError as error:
                 if self._stopping.wait(0.2):
                     return None
@@ -179,9 +189,9 @@ class SlotWriter(threading.Thread):
             pull.touch(split_ids(chunk.ids()))
         complete = found.full or totals.rows >= self._partition.budget
         try:
-            self._lease.check()
+            self._guard.check()
             created = self._create_slot(found.rows, totals, last=chunk.idle or complete)
-            self._lease.check()
+            self._guard.check()
         except (SpoolError, SourceInUseError):
             pull.requeue_all(split_ids(chunk.ids()))
             raise
@@ -236,6 +246,7 @@ class SlotWriter(threading.Thread):
             self._slots.confirm(self._writer, confirmation)
 
     def _end_without_nsqd(self) -> None:
+        self._guard.check()
         self._create_slot(None, self._totals, last=True)
         self._done = True  # even if another task was faster: its slots are read
 
@@ -253,3 +264,13 @@ class SlotWriter(threading.Thread):
             fitting = (partition.max_bytes - totals.bodies) // (2 * mean)
             want = min(want, fitting if totals.rows else min(fitting, _SAMPLE_SIZE))
         return max(1, want)
+
+
+def _explained(error: ServerError) -> NsqError:
+    """Return an error that says why a channel with one consumer has no place for a task."""
+    if "exceeds limit" not in str(error):
+        return error
+    return ConfigError(
+        f"{error}: the query itself is one consumer, beside one for each task; raise nsqd's "
+        "--max-channel-consumers"
+    )

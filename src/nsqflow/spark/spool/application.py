@@ -13,6 +13,7 @@ import json
 from nsqflow.errors import SourceInUseError
 from nsqflow.spark.spool.layout import (
     LEASES,
+    REFUSED,
     batches_folder,
     lease_name,
     lease_numbers,
@@ -28,7 +29,8 @@ def check_application(store: ObjectStore, record: LeaseRecord) -> None:
     if (reason := _refused_before(store, record)) is not None:
         raise SourceInUseError(
             f"spoolLocation {store.location!r}: a query of this Spark application was refused "
-            f"there before, and is not started later with what is left: {reason}"
+            "there before, and is not started later with what is left; if the other one has ended "
+            f"for good, use another spoolLocation or restart Spark. It was refused as {reason}"
         )
     for number in lease_numbers(store.names(LEASES)):
         other = _read(store, number)
@@ -36,7 +38,8 @@ def check_application(store: ObjectStore, record: LeaseRecord) -> None:
             raise SourceInUseError(
                 f"spoolLocation {store.location!r} has the messages of another query of this Spark "
                 f"application, with another checkpoint (generation {other.generation}): {ADVICE}; "
-                "or, to start again without that checkpoint, use another spoolLocation"
+                "or, to start again without that checkpoint, use another spoolLocation or restart "
+                "Spark"
             )
 
 
@@ -44,6 +47,11 @@ def remember_refusal(store: ObjectStore, record: LeaseRecord, error: SourceInUse
     """Record that a new query was refused, for as long as the application runs."""
     content = json.dumps({"reason": str(error)}).encode()
     store.write(_refusal(record), content, durable=False)
+
+
+def refusal_names(store: ObjectStore) -> list[str]:
+    """Return the objects that record refusals."""
+    return [f"{LEASES}/{name}" for name in store.names(LEASES) if name.startswith(REFUSED)]
 
 
 def _refusal(record: LeaseRecord) -> str:

@@ -55,15 +55,15 @@ class GenerationMarker:
     former_topics: tuple[str, ...] = ()
     """Topics that were read before: their channels keep filling until they are deleted."""
 
-    def encode(self) -> bytes:
-        """Return the content of the object."""
+    def encode(self, plan: Mapping[str, Any] | None = None) -> bytes:
+        """Return the content of the object; that of a named read has its ``plan``."""
         values = {
             "channel": self.channel,
             "topics": list(self.topics),
             "pattern": self.pattern,
             "former_topics": list(self.former_topics),
         }
-        return json.dumps(values).encode()
+        return json.dumps(values if plan is None else {**values, "plan": plan}).encode()
 
     @staticmethod
     def decode(data: bytes) -> GenerationMarker:

@@ -62,7 +62,9 @@ class GenerationListing:
     is_generation: bool = False
     """Whether some of them are of a generation."""
     batches: Batches = field(default_factory=dict)
-    """The batches in the spool; one without its marker is being removed."""
+    """The batches in the spool."""
+    unmarked: frozenset[int] = frozenset()
+    """Those without their marker: they are being removed, or it was lost."""
     size: int = 0
     foreign: tuple[str, ...] = ()
     """What is not of a generation."""
@@ -74,7 +76,7 @@ class GenerationListing:
         partitions: dict[int, set[SpooledPartition]] = {}
         for path in sizes:
             match path.split("/"):
-                case [("_gen" | "_committed")] | ["unfin", _, _]:
+                case [("_gen" | "_committed" | "_refused")] | ["unfin", _, _]:
                     pass
                 case ["batches", folder, *rest] if (seq := batch_number(folder)) is not None:
                     if rest == [PLANNED]:
@@ -86,7 +88,11 @@ class GenerationListing:
                     foreign.append(path)
         return GenerationListing(
             is_generation=len(foreign) < len(sizes),
-            batches={seq: tuple(sorted(partitions.get(seq, ()))) for seq in sorted(planned)},
+            batches={
+                seq: tuple(sorted(partitions.get(seq, ())))
+                for seq in sorted(planned.union(partitions))
+            },
+            unmarked=frozenset(partitions.keys() - planned),
             size=sum(sizes.values()),
             foreign=tuple(foreign),
         )
@@ -231,14 +237,20 @@ class _GenerationReader:
             state = self._owners.state(self._store, name, age)
         else:
             state = self._state_of_read(generation)
+        marker = self._marker(name, problems)
+        committed = self._committed(name, problems) if is_stream else None
+        # Only committed batches are removed, and a batch read as a whole.
+        lost = {seq for seq in listing.unmarked if committed is not None and seq > committed}
+        problems += [f"{batch_folder(name, seq)} has lost its marker" for seq in sorted(lost)]
+        removed = listing.unmarked - lost
         generation = replace(
             generation,
             state=state,
             is_current=name == self._owners.current,
             owner=self._owners.newest.get(name),
-            marker=self._marker(name, problems),
-            batches=listing.batches,
-            committed=self._committed(name, problems) if is_stream else None,
+            marker=marker,
+            batches={seq: each for seq, each in listing.batches.items() if seq not in removed},
+            committed=committed,
             size=listing.size,
             age=age,
             problems=tuple(problems),

@@ -5,6 +5,7 @@
     _leases/refused-<application>                    a query of the application was refused
     <generation>/_gen                                the generation has started
     <generation>/_committed                          the last batch that is known to be committed
+    <generation>/_refused                            a batch read found another reader
     <generation>/batches/00000007/_planned           the batch is in the spool
     <generation>/batches/00000007/<key>-0/000000     a slot of one partition
     <generation>/batches/00000007/<key>-0/fin-<id>   a writer's FINs are confirmed
@@ -24,8 +25,11 @@ import re
 from collections.abc import Iterable
 
 LEASES = "_leases"
+MAX_BATCH = 10**8 - 1
+"""The highest number of a batch."""
 PLANNED = "_planned"
 RECENT = "recent"
+REFUSED = "refused-"
 
 _FIN = "fin-"
 _LOST = "lost-"
@@ -37,6 +41,11 @@ _ESCAPED = re.compile(rb"%([0-9A-F]{2})")
 def generation_marker(generation: str) -> str:
     """Return the object that exists from a generation's first batch on."""
     return f"{generation}/_gen"
+
+
+def refused_marker(generation: str) -> str:
+    """Return the object that says that a batch read found another reader of its channel."""
+    return f"{generation}/_refused"
 
 
 def committed_marker(generation: str) -> str:
@@ -61,7 +70,7 @@ def lease_numbers(names: Iterable[str]) -> list[int]:
 
 def refusal_name(machine: str, jvm_pid: int, jvm_started: str) -> str:
     """Return the object that says that a query of a Spark application was refused."""
-    return f"{LEASES}/refused-{quote(f'{machine} {jvm_pid} {jvm_started}')}"
+    return f"{LEASES}/{REFUSED}{quote(f'{machine} {jvm_pid} {jvm_started}')}"
 
 
 def batches_folder(generation: str) -> str:

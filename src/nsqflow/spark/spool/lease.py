@@ -21,7 +21,7 @@ from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from enum import Enum
 from time import monotonic
-from typing import Any
+from typing import Any, Protocol
 from uuid import uuid4
 
 from nsqflow.errors import SourceInUseError
@@ -31,7 +31,8 @@ from nsqflow.spark.spool.store import ObjectStore
 
 logger = logging.getLogger(__name__)
 
-_BEATS = 10  # heartbeats in the time after which a lease ends without one
+_BEATS = 6  # heartbeats in the time after which a lease ends without one
+_REFRESH_INTERVAL = 3.0  # seconds after which a guard asks a network file system again
 _POLL_INTERVAL = 0.1  # seconds between two checks of another owner
 _STOP_TIMEOUT = 5.0  # seconds for the last heartbeat to be written
 _KEPT = 100  # leases that stay in the spool: a task knows by the next one that its own is over
@@ -164,9 +165,11 @@ RELEASED = b"released"
 class SpoolLease(threading.Thread):
     """A lease of this process; sends heartbeats until the JVM is gone or another owner has it."""
 
-    def __init__(self, store: ObjectStore, record: LeaseRecord) -> None:
+    def __init__(self, store: ObjectStore, record: LeaseRecord, before: str = "") -> None:
         super().__init__(name="nsqflow-spark-lease", daemon=True)
         self.record = record
+        self.before = before
+        """The generation of the owner before, which has ended or is stalled; empty if none."""
         self._store = store
         self._jvm = os.getppid()
         self._stopping = threading.Event()
@@ -206,16 +209,33 @@ class SpoolLease(threading.Thread):
                 logger.warning("heartbeat not written: %s", error)
 
 
-class LeaseGuard:
-    """Checks in a task that its query still owns the spool; with number 0 nothing is checked."""
+class ReadGuard(Protocol):
+    """Checks in a task that no other reader uses its spool or channel."""
+
+    def connected(self) -> None:
+        """Check the channel, after the first connection."""
+
+    def check(self) -> None:
+        """Check the spool, before a slot and before FINs."""
+
+
+class LeaseGuard(ReadGuard):
+    """Checks in a task that its query still owns the spool."""
 
     def __init__(self, store: ObjectStore, number: int) -> None:
         self._store = store
         self._number = number
+        self._refreshed_at = 0.0
+
+    def connected(self) -> None:
+        """Do nothing: the query's driver watches the channel."""
 
     def check(self) -> None:
         """Raise ``SourceInUseError`` if another query has taken the spool."""
-        if self._number and self._store.age(lease_name(self._number + 1)) is not None:
+        if monotonic() - self._refreshed_at > _REFRESH_INTERVAL:
+            self._store.refresh(LEASES)  # after a stall: it may cache that a name is free
+            self._refreshed_at = monotonic()
+        if self._store.age(lease_name(self._number + 1)) is not None:
             raise self.error()
 
     def error(self) -> SourceInUseError:
@@ -265,7 +285,7 @@ def take_lease(
         mine = replace(record, number=number)
         if store.create(lease_name(number), [mine.encode()]):
             _remove_old(store, number - _KEPT)
-            lease = SpoolLease(store, mine)
+            lease = SpoolLease(store, mine, owner.generation if owner else "")
             lease.start()
             return lease
 

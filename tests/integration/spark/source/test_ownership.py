@@ -3,23 +3,32 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator
+import os
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
 from time import monotonic
+from typing import Any
 from uuid import uuid4
 
 import pytest
 
-from nsqflow.errors import ConfigError, DataLossError, SourceInUseError
-from nsqflow.spark.options import parse_batch, parse_stream
+from nsqflow.errors import ConfigError, DataLossError, SourceInUseError, SpoolError
+from nsqflow.spark.connection import connect
+from nsqflow.spark.options import Access, parse_batch, parse_stream
+from nsqflow.spark.process import process_tag
+from nsqflow.spark.source import presence
 from nsqflow.spark.source.batch_reader import NsqBatchReader
 from nsqflow.spark.source.offsets import Offset
 from nsqflow.spark.source.planner import BatchPlanner
+from nsqflow.spark.source.presence import client_id
+from nsqflow.spark.source.reader import NsqStreamReader
+from nsqflow.spark.spool.generation import remove_generation
 from nsqflow.spark.spool.layout import generation_marker, refusal_name
 from nsqflow.spark.spool.lease import LeaseRecord
 from nsqflow.spark.spool.slot_format import SlotFooter
 from nsqflow.spark.spool.slots import Slots
+from nsqflow.spark.spool.store import open_store
 from tests.fixtures.crashing import until
 from tests.fixtures.servers import Nsqd, start_nsqd, start_nsqlookupd
 from tests.spark.queries import Rival, channel_stats, post, waiting
@@ -70,6 +79,60 @@ def test_a_query_shows_its_generation_among_the_clients_until_it_ends(
         generation = query.next(Offset(), 10).generation
         assert clients(nsqd, topic) == [f"nsqflow-spark:{generation}"]
     until(lambda: not clients(nsqd, topic))
+
+
+def test_a_query_whose_jvm_has_gone_leaves_the_channel(
+    options: Options, nsqd: Nsqd, topic: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with planner(options()) as query:
+        query.next(Offset(), 10)
+        assert clients(nsqd, topic)
+        monkeypatch.setattr("os.getppid", lambda: 1)
+        until(lambda: not clients(nsqd, topic))
+
+
+def test_a_query_whose_process_has_ended_is_no_rival(
+    options: Options, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with planner(options()) as first:
+        first.next(Offset(), 10)
+        ended = process_tag().replace(f"/{os.getpid()}/", f"/{2**22 + 1}/")
+        monkeypatch.setattr(presence, "has_ended", lambda text: ended.split("/")[0] in text)
+        with planner(options("other")) as second:
+            second.next(Offset(), 10)
+
+
+def test_a_query_that_ends_while_another_starts_has_had_its_messages(
+    options: Options, nsqd: Nsqd, topic: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    waiting(nsqd, topic, 3)
+    with planner(options()) as first, planner(options()) as second:
+        end = first.next(Offset(), 10)
+
+        def end_first(_: float) -> None:
+            read_all(first, end)
+            first.close()
+
+        monkeypatch.setattr(second._ownership, "_wait", end_first)
+        with pytest.raises(SourceInUseError, match="has the messages of another query"):
+            second.next(Offset(), 10)
+    with planner(options()) as third, pytest.raises(SourceInUseError):
+        third.next(Offset(), 10)
+
+
+def test_a_channel_for_one_consumer_has_no_place_for_a_task(
+    options: Options, topic: str, tmp_path: Path
+) -> None:
+    (tmp_path / "data").mkdir()
+    with start_nsqd(tmp_path / "data", options=["-max-channel-consumers=1"]) as server:
+        waiting(server, topic, 3)
+        given = options(nsqd=server.tcp_address, nsqdHttp=server.http_address)
+        reader = NsqStreamReader(parse_stream(given))
+        end = reader.latestOffset(reader.initialOffset(), reader.getDefaultReadLimit())
+        (partition,) = reader.partitions({}, end)
+        with pytest.raises(ConfigError, match="raise nsqd's --max-channel-consumers"):
+            next(reader.read(partition))
+        reader.stop()
 
 
 def test_it_receives_nothing_there(options: Options, nsqd: Nsqd, topic: str) -> None:
@@ -174,11 +237,95 @@ def test_a_replay_of_a_second_query_is_refused_too(
 # --- batch reads --------------------------------------------------------------------------------
 
 
+def read_table(options: dict[str, str]) -> list[int]:
+    """Read a table as Spark does; return the numbers in the bodies."""
+    reader = NsqBatchReader(parse_batch(options))
+    return read_partitions(reader, reader.partitions())
+
+
+def read_partitions(reader: NsqBatchReader, partitions: Iterable[Any]) -> list[int]:
+    batches = (batch for each in partitions for batch in reader.read(each))
+    return sorted(int(body[:10]) for each in batches for body in each.column("body").to_pylist())
+
+
+@pytest.mark.parametrize("spool", ["spool", "other"])
+def test_two_loads_of_a_channel_are_not_split(
+    options: Options, nsqd: Nsqd, topic: str, spool: str
+) -> None:
+    waiting(nsqd, topic, 50)
+    first = NsqBatchReader(parse_batch(options()))
+    planned = first.partitions()
+    second = NsqBatchReader(parse_batch(options(spool)))
+    if spool == "spool":
+        with pytest.raises(SourceInUseError, match=r"was planned \d+ s ago and has not begun"):
+            second.partitions()
+    else:
+        also_planned = second.partitions()
+        generation = vars(planned[0])["id"].generation
+        as_first = {"topic": topic, "channel": "spark", "client_id": client_id(generation)}
+        with (
+            closing(connect(nsqd.tcp_address, Access(), **as_first)),
+            pytest.raises(SourceInUseError, match="is read by another query"),
+        ):
+            read_partitions(second, also_planned)
+        # When Spark tries the task again, the other may have ended.
+        with pytest.raises(SourceInUseError, match="is read by another query"):
+            read_partitions(second, also_planned)
+    assert read_partitions(first, planned) == [*range(50)]
+
+
+def test_a_named_read_that_goes_on_takes_nothing_from_a_query_that_has_begun_since(
+    options: Options, nsqd: Nsqd, topic: str
+) -> None:
+    waiting(nsqd, topic, 50)
+    NsqBatchReader(parse_batch(options(readId="one"))).partitions()
+    with planner(options("other")) as query:
+        query.next(Offset(), 10)
+        with pytest.raises(SourceInUseError, match="is read by another query"):
+            read_table(options(readId="one"))
+    assert channel_stats(nsqd, topic).depth == 50
+
+
+def test_a_named_read_that_was_released_is_a_new_one_and_late_tasks_leave_it_alone(
+    options: Options, nsqd: Nsqd, topic: str
+) -> None:
+    waiting(nsqd, topic, 10)
+    reader = NsqBatchReader(parse_batch(options(readId="one")))
+    late = reader.partitions()
+    assert read_partitions(reader, late) == [*range(10)]
+    waiting(nsqd, topic, 10, first=10)
+    remove_generation(open_store(options()["spoolLocation"]), "read-one")
+    assert read_table(options(readId="one")) == [*range(10, 20)]
+    with pytest.raises(SpoolError, match="comes too late"):
+        read_partitions(reader, late)
+
+
+def test_topics_may_be_in_any_order_and_a_limit_comes_too_late(
+    options: Options, nsqd: Nsqd, topic: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    waiting(nsqd, topic, 5)
+    waiting(nsqd, f"{topic}-2", 5, first=5)
+    one, two = f"{topic},{topic}-2", f"{topic}-2,{topic}"
+    assert read_table(options(readId="one", topic=one)) == [*range(10)]
+    assert read_table(options(readId="one", topic=two, maxMessages="3")) == [*range(10)]
+    assert "maxMessages=3 has no effect: readId='one' has 10 messages already" in caplog.text
+
+
+@pytest.mark.parametrize("content", [b"", b"[]", b"{}", b'{"channel": "spark"}'])
+def test_a_damaged_plan_of_a_named_read_is_an_error_that_names_it(
+    options: Options, content: bytes
+) -> None:
+    store = open_store(options()["spoolLocation"])
+    store.write("read-one/_gen", content)
+    with pytest.raises(SpoolError, match=r"readId='one': .*/read-one/_gen is damaged: .* Put"):
+        read_table(options(readId="one"))
+
+
 def test_a_read_without_a_name_warns_that_a_failed_job_loses_its_messages(
     options: Options, nsqd: Nsqd, topic: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     waiting(nsqd, topic, 5)
-    assert len(NsqBatchReader(parse_batch(options(readId="one"))).partitions()) == 1
+    read_table(options(readId="one"))
     assert caplog.text == ""
     NsqBatchReader(parse_batch(options())).partitions()
     assert "mode=consume without readId" in caplog.text
@@ -193,9 +340,9 @@ def test_of_two_processes_with_one_name_both_have_the_plan_of_the_faster(
     fast = NsqBatchReader(parse_batch(options(readId="one")))
     find, plans = slow._find, []
 
-    def find_too_early(*arguments: object) -> Offset | None:
+    def find_too_early(*arguments: Any) -> Any:
         monkeypatch.undo()
-        found = find(*arguments)  # type: ignore[arg-type]
+        found = find(*arguments)
         plans.append(fast.partitions())
         waiting(nsqd, topic, 5, first=5)
         return found
@@ -274,12 +421,18 @@ def test_a_channel_that_is_read_no_more_is_named_at_the_restart(
         assert b'"former_topics": []' in query.store.read(marker)
 
 
-def test_a_generation_keeps_its_channel(options: Options) -> None:
+def test_a_generation_keeps_its_channel(options: Options, nsqd: Nsqd, topic: str) -> None:
+    waiting(nsqd, topic, 5)
     with planner(options()) as query:
         start = query.next(Offset(), 5)
     said = "channel='other' is invalid: the checkpoint is that of a query on channel 'spark'"
     with planner(options(channel="other")) as query, pytest.raises(ConfigError, match=said):
         query.next(start, 5)
+    with planner(options(channel="other")) as query:  # with an open batch Spark replays it first
+        query.claim(start.generation)
+        with pytest.raises(ConfigError, match=said):
+            query.check_replay(start)
+    assert b'"other"' not in nsqd.ask(f"/stats?format=json&topic={topic}")[1]
 
 
 @pytest.fixture(autouse=True)
@@ -345,7 +498,7 @@ def test_a_query_that_was_refused_is_not_let_in_when_the_other_has_ended(
         with planner(options(spool)) as second, pytest.raises(SourceInUseError) as refused:
             second.next(Offset(), 10)
     reason = str(refused.value)
-    said = "was refused there before, and is not started later with what is left: "
+    said = "was refused there before, and is not started later with what is left; if the other "
     with planner(options(spool)) as second:
         with pytest.raises(SourceInUseError, match=said) as again:
             second.next(Offset(), 10)

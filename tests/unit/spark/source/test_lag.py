@@ -29,9 +29,9 @@ def totals(oldest: float, newest: float, rows: int = 1) -> PartitionTotals:
 
 def test_the_lag_is_that_of_the_key_that_is_farthest_behind() -> None:
     last = BatchSummary(seq=7, totals={A: totals(90, 99), B: totals(10, 40)}, planned_at=100.0)
-    assert (last.lag(A), last.lag(B)) == (1.0, 60.0)
+    assert (last.lag(A), last.lag(B)) == (10.0, 90.0)
     described = last.describe()
-    assert (described["lag_seconds"], described["wait_seconds"]) == (60.0, 90.0)
+    assert described["lag_seconds"] == 90.0
     assert (described["seq"], described["rows"]) == (7, 2)
     assert described["oldest"] == "1970-01-01T00:00:10.000000Z"
     assert described["newest"] == "1970-01-01T00:01:39.000000Z"
@@ -57,9 +57,9 @@ def test_a_clock_that_is_ahead_makes_no_negative_lag() -> None:
     ],
 )
 def test_a_lag_that_is_unknown_is_null_not_zero(last: BatchSummary) -> None:
-    described = last.describe()
-    assert (described["lag_seconds"], described["wait_seconds"]) == (None, None)
+    assert last.describe()["lag_seconds"] is None
     assert last.lag(A) is None
+    assert describe_backlogs([backlog(depth=1)], {}, last)["lag_seconds"] is None
 
 
 def test_totals_of_partitions_add_up_to_the_extremes() -> None:
@@ -101,10 +101,19 @@ def test_messages_that_no_task_can_get_are_named_apart() -> None:
     assert [place["paused"] for place in found["places"].values()] == [True, True, False]
 
 
-def test_each_place_has_its_lag() -> None:
+def test_where_nothing_waits_there_is_no_lag() -> None:
     last = BatchSummary(seq=1, totals={A: totals(1, 2)}, planned_at=4.0)
-    found = describe_backlogs([backlog(), backlog("b:4150")], {}, last)
-    assert [place["lag_seconds"] for place in found["places"].values()] == [2.0, None]
+    found = describe_backlogs([backlog(depth=1), backlog("b:4150")], {}, last)
+    assert [place["lag_seconds"] for place in found["places"].values()] == [3.0, 0.0]
+    assert found["lag_seconds"] == 3.0
+    assert describe_backlogs([backlog()], {}, last)["lag_seconds"] == 0.0
+    assert describe_backlogs([backlog()], {}, None)["lag_seconds"] == 0.0
+
+
+def test_the_lag_of_messages_that_are_held_back_is_unknown() -> None:
+    found = describe_backlogs([backlog(depth=5, paused=True), backlog("b:4150")], {}, None)
+    assert [place["lag_seconds"] for place in found["places"].values()] == [None, 0.0]
+    assert found["lag_seconds"] is None
 
 
 def test_a_backlog_that_is_unknown_is_null_not_zero() -> None:

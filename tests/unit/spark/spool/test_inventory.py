@@ -403,6 +403,19 @@ def test_a_generation_of_another_user_is_named(
     assert "has no access to" in generations[NAMED_READ].problems[0]
 
 
+def test_a_batch_that_lost_its_marker_is_counted_and_named(
+    store: LocalStore, builder: SpoolBuilder
+) -> None:
+    builder.generation(OLD, committed=1)
+    builder.batch(OLD, 1, range(10))
+    builder.batch(OLD, 2, range(3))
+    for seq in (1, 2):  # the first is being removed
+        store.remove(planned_marker(OLD, seq))
+    (found,) = read_inventory(store).generations
+    assert ([*found.batches], found.uncommitted) == ([2], 3)
+    assert found.problems == (f"{OLD}/batches/00000002 has lost its marker",)
+
+
 def test_names_of_objects_alone_say_what_they_are() -> None:
     sizes = {
         "_gen": 3,
@@ -418,9 +431,11 @@ def test_names_of_objects_alone_say_what_they_are() -> None:
     }
     listing = GenerationListing.of("g", sizes)
     assert listing.batches == {
+        1: (SpooledPartition("a|n:1", "g/batches/00000001/a%7Cn%3A1-0"),),
         2: (SpooledPartition("a|n:1", "g/batches/00000002/a%7Cn%3A1-0"),),
         10: (SpooledPartition("a|n:1", "g/batches/00000010/a%7Cn%3A1-10"),),
     }
+    assert listing.unmarked == {1}
     assert listing.size == 54
     assert listing.foreign == ("batches/²/x",)
     assert not GenerationListing.of("g", {"x": 1}).is_generation

@@ -234,11 +234,6 @@ def test_the_owner_and_its_tasks_notice_that_another_took_over(
             check()
 
 
-def test_without_a_lease_there_is_nothing_to_check(store: LocalStore) -> None:
-    store.create(lease_name(1), [elsewhere(number=1).encode()])
-    LeaseGuard(store, 0).check()
-
-
 def test_a_heart_stops_when_another_has_the_lease(
     store: LocalStore, take: Callable[..., SpoolLease]
 ) -> None:
