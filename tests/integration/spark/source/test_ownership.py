@@ -262,7 +262,11 @@ def test_two_loads_of_a_channel_are_not_split(
     else:
         also_planned = second.partitions()
         generation = vars(planned[0])["id"].generation
-        as_first = {"topic": topic, "channel": "spark", "client_id": client_id(generation)}
+        as_first: dict[str, Any] = {
+            "topic": topic,
+            "channel": "spark",
+            "client_id": client_id(generation),
+        }
         with (
             closing(connect(nsqd.tcp_address, Access(), **as_first)),
             pytest.raises(SourceInUseError, match="is read by another query"),
