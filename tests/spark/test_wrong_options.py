@@ -153,7 +153,7 @@ def first_line(text: str) -> str:
 def test_a_spool_that_is_not_writable_is_reported_before_anything_is_read(
     spark: SparkSession, tmp_path: Path, nsqd: Nsqd, topic: str
 ) -> None:
-    published(nsqd, topic, 5)
+    published(nsqd, topic, 5, channel="spark")
     (tmp_path / "spool").write_text("not a folder")
     with pytest.raises(Exception, match=f"spoolLocation '{tmp_path}/spool': can't create"):
         table(spark, options_of(tmp_path, topic, nsqd)).count()
