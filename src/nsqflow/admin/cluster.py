@@ -102,7 +102,13 @@ class Cluster:
         """Return for each topic its nsqd and channels, as registered with nsqlookupd."""
 
         async def ask(lookupd: Lookupd) -> list[LookupAnswer]:
-            return [await lookupd.lookup(topic) for topic in topics]
+            turns = asyncio.Semaphore(_MAX_CONCURRENT)
+
+            async def one(topic: str) -> LookupAnswer:
+                async with turns:
+                    return await lookupd.lookup(topic)
+
+            return [*await asyncio.gather(*map(one, topics))]
 
         answers = await self.ask(self.lookupds, ask)
         merged = map(merge, zip(*(known for _, known in answers), strict=True))

@@ -21,7 +21,8 @@ class HttpApi:
     """One nsqd or nsqlookupd, by its HTTP address.
 
     ``address`` is ``host:port`` or a URL; ``tls`` is used if it is https. ``headers`` go
-    with every request; ``timeout`` limits each request as a whole, in seconds.
+    with every request; ``timeout`` limits each request as a whole, in seconds. With
+    ``keep_alive`` a connection stays open between requests.
     """
 
     def __init__(
@@ -31,9 +32,10 @@ class HttpApi:
         tls: ssl.SSLContext | None = None,
         headers: Mapping[str, str] = EMPTY,
         timeout: float = 5.0,
+        keep_alive: bool = False,
     ) -> None:
         self._address = parse_http_address(address)
-        self._http = HttpClient(tls=tls, headers=headers, timeout=timeout)
+        self._http = HttpClient(tls=tls, headers=headers, timeout=timeout, keep_alive=keep_alive)
 
     @property
     def address(self) -> str:
@@ -71,6 +73,10 @@ class HttpApi:
         """Change a topic, or one of its channels; nsqlookupd supports only create and delete."""
         kind = "topic" if channel is None else "channel"
         await self._call("POST", f"/{kind}/{change}", name_query(topic, channel))
+
+    def close_idle(self) -> None:
+        """Close the connections that ``keep_alive`` has left open."""
+        self._http.close_idle()
 
     async def close(self) -> None:
         """Close the HTTP client; further calls fail."""

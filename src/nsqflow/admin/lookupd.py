@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from nsqflow.admin.http_api import HttpApi, name_query
-from nsqflow.client.lookup_poller import list_nodes, lookup_topic
+from nsqflow.client.lookup_poller import list_lookupds, list_nodes, lookup_topic
 from nsqflow.errors import ConfigError
 from nsqflow.http.client import EMPTY
-from nsqflow.protocol.lookup import LookupAnswer, Node
+from nsqflow.protocol.lookup import LookupAnswer, LookupdNode, Node
 
 
 class Lookupd(HttpApi):
@@ -29,9 +29,16 @@ class Lookupd(HttpApi):
         """Return the nsqd it knows; raise ``DiscoveryError`` if the answer is invalid."""
         return (await list_nodes(self._http, self._address)).producers
 
-    async def lookup(self, topic: str) -> LookupAnswer:
-        """Return the nsqd of a topic; raise ``DiscoveryError`` if the answer is invalid."""
-        return await lookup_topic(self._http, self._address, topic)
+    async def lookup(self, topic: str, access: str = "r") -> LookupAnswer:
+        """Return the nsqd of a topic; raise ``DiscoveryError`` if the answer is invalid.
+
+        On the redesigned NSQ ``access`` is what they are for: to read from (r) or to write to (w).
+        """
+        return await lookup_topic(self._http, self._address, topic, access)
+
+    async def members(self) -> tuple[LookupdNode, ...] | None:
+        """Return all nsqlookupd of a redesigned cluster; None if this one is classic."""
+        return await list_lookupds(self._http, self._address)
 
     async def tombstone(self, topic: str, node: Node | str) -> None:
         """Hide one nsqd from lookups of the topic, for about 45 s.

@@ -132,11 +132,12 @@ class PartitionApi(HttpApi):
         await self._call("POST", "/message/finish", query)
 
     async def partition_stats(
-        self, topic: str, *, include_clients: bool = False
+        self, topic: str | None = None, *, include_clients: bool = False
     ) -> list[PartitionStats]:
-        """Return the partitions of a topic of which this nsqd has a copy."""
-        clients = str(include_clients).lower()
-        query = {"format": "json", "topic": check_topic(topic), "needClients": clients}
+        """Return the partitions of a topic, or of all, of which this nsqd has a copy."""
+        query = {"format": "json", "needClients": str(include_clients).lower()}
+        if topic is not None:
+            query["topic"] = check_topic(topic)
         stats = await self._object("/stats", query)
         try:
             return [_partition(entry) for entry in _objects(stats, "topics")]
@@ -153,15 +154,18 @@ class PartitionApi(HttpApi):
 
     async def replicas(self, topic: str, partition: int) -> dict[str, str]:
         """Return the TCP addresses of the nsqd with a copy, and their names in the cluster."""
-        query = {"topic": check_topic(topic), "partition": str(partition)}
-        stats = await self._object("/coordinator/stats", query)
-        ids = [
-            str(member.get("node_id"))
-            for entry in _objects(stats, "topic_coord_stats")
-            if entry.get("partition") == partition
-            for member in _objects(entry, "isr_stats")
-        ]
-        return {_node_address(id): id for id in ids}
+        return (await self.all_replicas(topic)).get(partition, {})
+
+    async def all_replicas(self, topic: str) -> dict[int, dict[str, str]]:
+        """Return the same for each partition of which this nsqd has a copy."""
+        stats = await self._object("/coordinator/stats", {"topic": check_topic(topic)})
+        found: dict[int, dict[str, str]] = {}
+        for entry in _objects(stats, "topic_coord_stats"):
+            ids = [str(member.get("node_id")) for member in _objects(entry, "isr_stats")]
+            number = entry.get("partition")
+            if type(number) is int:
+                found[number] = {_node_address(id): id for id in ids}
+        return found
 
     async def get_message(self, topic: str, partition: int, offset: int) -> BrowsedMessage:
         """Return the first message at an offset or after it; raise ``AdminError`` at the end."""

@@ -292,7 +292,11 @@ class RedesignedCluster:
 
         leaders = topic.leaders.items()
         wanted = [(n, node) for n, node in leaders if only is None or n in only]
-        await asyncio.gather(*(one(number, node) for number, node in wanted))
+        calls = (one(number, node) for number, node in wanted)
+        # One that fails must not leave the others half done.
+        for result in await asyncio.gather(*calls, return_exceptions=True):
+            if result is not None:
+                raise result
 
     async def _change(self, path: str, query: Mapping[str, str]) -> None:
         await self._leading(lambda lookupd: lookupd.post(path, query))
@@ -311,17 +315,19 @@ class RedesignedCluster:
 
     async def _try_each(self, call: Callable[[LeadingLookupd], Awaitable[T]]) -> T | NsqError:
         """Return the result of the leading nsqlookupd, or why there is none."""
-        failure: NsqError = DiscoveryError("no nsqlookupd is reachable")
+        failure: NsqError | None = None
+        classic: ConfigError | None = None
         for configured in self._lookupd:
             try:
                 async with self._member(configured) as lookupd:
                     members = await lookupd.members() or (configured,)
-            except ConfigError:
-                raise
+            except ConfigError as error:
+                classic = error  # others may be of the redesigned NSQ
+                continue
             except NsqError as error:
                 failure = error
                 continue
-            for address in dict.fromkeys((*members, *self._lookupd)):
+            for address in dict.fromkeys((*members, configured)):
                 try:
                     async with self._member(address) as lookupd:
                         return await call(lookupd)
@@ -329,7 +335,7 @@ class RedesignedCluster:
                     failure = error
                     if isinstance(error, AdminError) and error.message not in _NOT_LEADING:
                         return error
-        return failure
+        return failure or classic or DiscoveryError("no nsqlookupd is reachable")
 
     def _member(self, address: str) -> LeadingLookupd:
         mapped = map_address(address, self._address_map)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import ssl
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypedDict
 
 from nsqflow.address import AddressMap
@@ -81,6 +81,7 @@ class ConsumerOptions(ClientOptions, total=False):
     low_rdy_idle_timeout: float
     low_rdy_timeout: float
     ordered: bool | str | None
+    partitions: Collection[int] | None
     blocked_after: int
     on_blocked: str | OnBlocked
     on_order_violation: OnOrderViolation | None

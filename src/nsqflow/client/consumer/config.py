@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 _POSITIVE = Number(0, above=True)
 BLOCKED_DECISIONS = ("wait", "dead_letter", "stop")
-_REDESIGNED_OPTIONS = ("ordered", "desired_tag", "header_filter", "start_from")
+_REDESIGNED_OPTIONS = ("ordered", "partitions", "desired_tag", "header_filter", "start_from")
 _MAX_TAG = 100  # bytes
 _INTERVAL = Number(0.001)  # a shorter one would keep the event loop busy
 
@@ -31,6 +31,15 @@ _INTERVAL = Number(0.001)  # a shorter one would keep the event loop busy
 def is_path(text: str) -> bool:
     """Return whether a text is a file's path, not a topic's name: it contains a slash."""
     return "/" in text or os.sep in text
+
+
+def is_partitions(value: object) -> bool:
+    """Return whether a value has the numbers of some partitions."""
+    return (
+        isinstance(value, Collection)
+        and len(value) > 0
+        and all(type(number) is int and number >= 0 for number in value)
+    )
 
 
 def _is_dead_letter(value: object) -> bool:
@@ -102,6 +111,14 @@ class ConsumerConfig(ClientConfig):
         "redesigned NSQ: one message of each partition at a time, in order. None: as the topic "
         "is; True: only if the topic is; `force`: on an ordinary topic too, whose channel then "
         "stays ordered",
+    )
+    partitions: Collection[int] | None = option(
+        None,
+        Instance(
+            "numbers of partitions, at least one, or None",
+            lambda value: value is None or is_partitions(value),
+        ),
+        "redesigned NSQ: consume these partitions only; None: all",
     )
     blocked_after: int = option(
         10, Integer(1), "ordered topics: deliveries of a message after which `on_blocked` decides"

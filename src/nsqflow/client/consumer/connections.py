@@ -7,7 +7,7 @@ partition, to the nsqd that leads it.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable, Collection, Coroutine
 from functools import partial
 from random import Random
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -16,7 +16,7 @@ from nsqflow.client.allowed_addresses import AddressFilter
 from nsqflow.client.consumer.config import ConsumerConfig
 from nsqflow.client.events import EventEmitter
 from nsqflow.client.reconnect import Reconnector, endpoint_name
-from nsqflow.errors import NsqError, ServerError
+from nsqflow.errors import ConfigError, NsqError, ServerError
 from nsqflow.protocol import Dialect, LookupAnswer, Node, TopicMeta
 from nsqflow.trace import warn_of_classic
 from nsqflow.transport.connection import Connection
@@ -142,7 +142,14 @@ class NsqdConnections:
 
     def _partitions(self, answer: LookupAnswer) -> list[Endpoint]:
         self.meta = answer.meta or self.meta
+        numbers: Collection[int] = range(self.meta.partition_num)
         leaders = answer.partitions
+        wanted = self._config.partitions
+        if wanted is not None:
+            if numbers and not {*wanted} <= {*numbers}:
+                self._fatal(self._no_partition(wanted))
+                return []
+            numbers, leaders = wanted, {n: leaders[n] for n in wanted if n in leaders}
         allowed, self.refused = self._filter.split(node.address for node in leaders.values())
         named = {n: node for n, node in leaders.items() if node.address in allowed}
         for number, node in named.items():
@@ -151,8 +158,14 @@ class NsqdConnections:
                 text = f"partition {number} of {self._topic!r} was led by {before}"
                 self._events.emit("leader_changed", node.address, text)
         self.leaders |= {number: node.address for number, node in named.items()}
-        self.unled = tuple(n for n in range(self.meta.partition_num) if n not in leaders)
+        self.unled = tuple(n for n in numbers if n not in leaders)
         return [_partition_endpoint(number, node) for number, node in sorted(named.items())]
+
+    def _no_partition(self, wanted: Collection[int]) -> ConfigError:
+        last = self.meta.partition_num - 1
+        return ConfigError(
+            f"partitions={wanted!r} is invalid: {self._topic!r} has partitions 0 to {last}"
+        )
 
     def _forget_others(self, named: set[str]) -> None:
         """Forget what is no longer named, unless connected or being dialled."""
