@@ -30,7 +30,7 @@ ProtocolFactory = Callable[[], asyncio.Protocol]
 class Listener:
     """A listening socket of a daemon."""
 
-    server: asyncio.Server | TlsServer
+    server: Acceptor
     address: str
     """``host:port``, or the path of the socket."""
     port: int
@@ -44,22 +44,23 @@ class Listener:
                 os.unlink(self.address)
 
 
-class TlsServer:
-    """Accepts TLS connections and limits how many handshakes are unfinished.
+class Acceptor:
+    """Accepts connections, with TLS or without.
 
-    ``loop.create_server(ssl=...)`` has no such limit, and a protocol learns of a connection only
-    after its handshake: clients that never finish one could use up all open files. Here, when
-    ``_MAX_HANDSHAKES`` are unfinished, a new one replaces the oldest.
+    A server of asyncio has no limit for unfinished TLS handshakes, and a protocol learns of a
+    connection only after its handshake: clients that never finish one could use up all open files.
+    Here, when ``_MAX_HANDSHAKES`` are unfinished, a new one replaces the oldest. And such a server
+    leaves the socket open of a connection that it accepts while it is closed.
     """
 
     def __init__(
-        self, sock: socket.socket, factory: ProtocolFactory, context: ssl.SSLContext
+        self, sock: socket.socket, factory: ProtocolFactory, context: ssl.SSLContext | None = None
     ) -> None:
         self._socket = sock
         self._factory = factory
         self._context = context
         self._loop = asyncio.get_running_loop()
-        self._handshakes: dict[asyncio.Task[None], socket.socket] = {}  # the oldest first
+        self._new: dict[asyncio.Task[None], socket.socket] = {}  # no protocol yet; the oldest first
         self._retry: asyncio.TimerHandle | None = None
         sock.setblocking(False)
         sock.listen(_BACKLOG)
@@ -68,16 +69,16 @@ class TlsServer:
     @property
     def handshake_count(self) -> int:
         """The number of unfinished handshakes."""
-        return len(self._handshakes)
+        return len(self._new)
 
     def close(self) -> None:
-        """Stop listening and abort unfinished handshakes."""
+        """Stop listening, and drop connections that have no protocol yet."""
         if self._retry is not None:
             self._retry.cancel()
         if self._socket.fileno() != -1:
             self._loop.remove_reader(self._socket)
             self._socket.close()
-        while self._handshakes:
+        while self._new:
             self._drop_oldest()
 
     def _start(self) -> None:
@@ -89,37 +90,39 @@ class TlsServer:
         except (BlockingIOError, InterruptedError, ConnectionAbortedError):
             return
         except OSError as error:
-            logger.error("HTTPS: failed to accept a connection: %s", error)
+            logger.error("failed to accept a connection: %s", error)
             self._loop.remove_reader(self._socket)
             self._retry = self._loop.call_later(_ACCEPT_RETRY, self._start)
             return
         connection.setblocking(False)
-        if len(self._handshakes) >= _MAX_HANDSHAKES:
+        if connection.family != socket.AF_UNIX:
+            # asyncio sets it only where a socket names its protocol, and this one does not. Without
+            # it the end of what is written may wait for the client's next acknowledgement.
+            connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        if self._context is not None and len(self._new) >= _MAX_HANDSHAKES:
             self._drop_oldest()
-        client = join_address(*peer[:2]) if isinstance(peer, tuple) else "@"
-        task = self._loop.create_task(self._handshake(connection, client))
-        self._handshakes[task] = connection
-        task.add_done_callback(lambda done: self._handshakes.pop(done, None))
+        task = self._loop.create_task(self._connect(connection, peer))
+        self._new[task] = connection
+        task.add_done_callback(lambda done: self._new.pop(done, None))
 
     def _drop_oldest(self) -> None:
-        task = next(iter(self._handshakes))
-        connection = self._handshakes.pop(task)
+        task = next(iter(self._new))
+        connection = self._new.pop(task)
         task.cancel()
         # If the task has not started, nothing else closes the socket.
         task.add_done_callback(lambda _: connection.close())
 
-    async def _handshake(self, connection: socket.socket, client: str) -> None:
+    async def _connect(self, connection: socket.socket, peer: Any) -> None:
+        timeout = None if self._context is None else _HANDSHAKE_TIMEOUT
         try:
             await self._loop.connect_accepted_socket(
-                self._factory,
-                connection,
-                ssl=self._context,
-                ssl_handshake_timeout=_HANDSHAKE_TIMEOUT,
+                self._factory, connection, ssl=self._context, ssl_handshake_timeout=timeout
             )
-        except ssl.SSLError as error:
-            logger.warning("HTTPS: TLS handshake with %s failed: %s", client, error)
-        except OSError as error:  # the client is gone, or too slow
-            logger.debug("HTTPS: TLS handshake with %s failed: %s", client, error)
+        except OSError as error:  # ssl.SSLError is one
+            client = join_address(*peer[:2]) if isinstance(peer, tuple) else "@"
+            # With an error of another kind the client is gone, or too slow.
+            level = logging.WARNING if isinstance(error, ssl.SSLError) else logging.DEBUG
+            logger.log(level, "HTTPS: TLS handshake with %s failed: %s", client, error)
 
 
 async def listen(
@@ -147,22 +150,12 @@ async def _listen(
 ) -> Listener:
     if isinstance(address, UnixAddress):
         sock = _unix_socket(address.path)
-        return Listener(await _serve(sock, factory, tls), address.path, -1)
+        return Listener(Acceptor(sock, factory, tls), address.path, -1)
     sock = await _tcp_socket(*address) if address.host else _socket_for_all_interfaces(address.port)
     host, port = sock.getsockname()[:2]
-    server = await _serve(sock, factory, tls)
-    return Listener(server, join_address(host if address.host else "0.0.0.0", port), port)
-
-
-async def _serve(
-    sock: socket.socket, factory: ProtocolFactory, tls: ssl.SSLContext | None
-) -> asyncio.Server | TlsServer:
-    if tls is not None:
-        return TlsServer(sock, factory, tls)
-    loop = asyncio.get_running_loop()
-    if sock.family == socket.AF_UNIX:
-        return await loop.create_unix_server(factory, sock=sock, backlog=_BACKLOG)
-    return await loop.create_server(factory, sock=sock, backlog=_BACKLOG)
+    return Listener(
+        Acceptor(sock, factory, tls), join_address(host if address.host else "0.0.0.0", port), port
+    )
 
 
 async def _tcp_socket(host: str, port: int) -> socket.socket:

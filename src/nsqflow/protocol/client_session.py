@@ -186,6 +186,7 @@ class ClientSession(Session[ev.Event]):
         self.state = ClientState.SUBSCRIBING
         self._layout = sub.layout(self._identify.extend_support)
         self._frames.min_message_size = self._layout.min_size
+        self._frames.positioned = self._layout.positioned and not self._layout.extended
 
     # Private methods: receiving
 

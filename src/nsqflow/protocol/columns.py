@@ -11,6 +11,8 @@ from array import array
 from dataclasses import dataclass, field
 from sys import byteorder
 
+_ID_SIZE = 16
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Columns:
@@ -46,6 +48,22 @@ class Columns:
         extra = [0 if ext is None else 2 + len(ext) for ext in self.exts]
         return array(
             "i", [start + offset + size for start, size in zip(starts, extra, strict=True)]
+        )
+
+    def one(self, index: int) -> Columns:
+        """Return one message alone."""
+        here = slice(index, index + 1)
+        return Columns(
+            data=self.data,
+            bounds=self.bounds[index : index + 2],
+            body_offset=self.body_offset,
+            timestamps=self.timestamps[here],
+            attempts=self.attempts[here],
+            ids=self.ids[_ID_SIZE * index : _ID_SIZE * (index + 1)],
+            offsets=None if self.offsets is None else self.offsets[here],
+            sizes=None if self.sizes is None else self.sizes[here],
+            exts=None if self.exts is None else self.exts[here],
+            ext_versions=None if self.ext_versions is None else self.ext_versions[here],
         )
 
     def bodies(self) -> list[bytes]:

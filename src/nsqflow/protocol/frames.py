@@ -135,6 +135,7 @@ FRAME_HEADER_SIZE = FRAME_HEADER.size
 
 _MESSAGE = 2  # FrameType.MESSAGE, as a byte
 _MESSAGE_HEAD = Struct(">ii26s")  # with the header of all messages, see messages
+_POSITIONED_HEAD = Struct(">ii38s")  # ... and the position that follows it in some layouts
 
 # A server's --max-msg-size is 1 MiB by default, and clients do not learn it. This limit recognizes
 # servers that are not nsqd: "HTTP" reads as a size of 1.2 GB, a TLS alert as 352 MB.
@@ -169,7 +170,7 @@ class MessageRun(NamedTuple):
     bounds: list[int]
     """Where each frame begins, and finally where the last one ends."""
     headers: list[bytes]
-    """The 26-byte header of each message."""
+    """The header of each message: 26 bytes, or 38 with its position."""
 
 
 def encode_frame(type: FrameType, data: bytes) -> bytes:
@@ -180,13 +181,15 @@ def encode_frame(type: FrameType, data: bytes) -> bytes:
 class FrameDecoder:
     """Turns received bytes into frames, however the network has split them."""
 
-    __slots__ = ("_max_frame_size", "buffer", "min_message_size")
+    __slots__ = ("_max_frame_size", "buffer", "min_message_size", "positioned")
 
     def __init__(self, max_frame_size: int = DEFAULT_MAX_FRAME_SIZE) -> None:
         self.buffer = ReceiveBuffer()
         # A smaller message would be shorter than its header; a session raises it for longer
         # layouts.
         self.min_message_size = _MESSAGE_HEAD.size - FRAME_HEADER_SIZE
+        self.positioned = False
+        """The header of each message is followed by its position."""
         self._max_frame_size = max_frame_size
 
     def next(self) -> Frame | MessageRun | None:
@@ -218,9 +221,10 @@ class FrameDecoder:
         # No frame that ends before this is too large; a valid one that ends after it begins the
         # next run.
         limit = min(len(data), pos + 4 + self._max_frame_size)
-        last = limit - _MESSAGE_HEAD.size
+        head = _POSITIONED_HEAD if self.positioned else _MESSAGE_HEAD
+        last = limit - head.size
         smallest = self.min_message_size + 4
-        unpack = _MESSAGE_HEAD.unpack_from
+        unpack = head.unpack_from
         bounds: list[int] = [pos]
         headers: list[bytes] = []
         add_bound, add_header = bounds.append, headers.append

@@ -35,6 +35,7 @@ _POSITION = Struct(">QI")
 _ID = Struct(">QQ")
 _EXT_LENGTH = Struct(">H")
 _RECEIPT = Struct(">2sQQQI")
+_COUNTER_BITS = 50  # of an internal id; those above are the partition
 _HEADER_SIZE = _HEADER.size  # 26
 _EXT = FRAME_HEADER_SIZE + _HEADER_SIZE  # where a frame's optional parts begin
 _POSITION_SIZE = _POSITION.size  # 12
@@ -101,6 +102,11 @@ class Receipt(NamedTuple):
     trace_id: int
     offset: int
     size: int
+
+    @property
+    def partition(self) -> int:
+        """Its partition, with which the internal id begins."""
+        return self.internal_id >> _COUNTER_BITS
 
     def encode(self) -> bytes:
         """Return the 30 bytes that nsqd answers with."""
@@ -207,7 +213,7 @@ class MessageBatch:
     bounds: list[int] = field(repr=False)
     """Where each message's frame begins in ``data``, and finally where the last one ends."""
     headers: list[bytes] = field(repr=False)
-    """The 26-byte header of each message."""
+    """The header of each message: 26 bytes, or 38 with the position that follows it."""
     layout: Layout = PLAIN
 
     def __post_init__(self) -> None:
@@ -231,7 +237,7 @@ class MessageBatch:
         first four if the layout has no others.
         """
         data = self.data
-        places, values = pairwise(self.bounds), map(_HEADER.unpack, self.headers)
+        places, values = pairwise(self.bounds), map(_HEADER.unpack_from, self.headers)
         if self.layout == PLAIN:
             return [
                 factory(timestamp, attempts, id, data[start + 34 : end])
@@ -259,39 +265,41 @@ class MessageBatch:
         data = self.data
         triples = zip(pairwise(self.bounds), self.headers, self._bodies(), strict=True)
         return [
-            factory(header, data[body:end], *self._middle(start, body))
+            factory(header[:_HEADER_SIZE], data[body:end], *self._middle(start, body))
             for (start, end), header, body in triples
         ]
 
     @property
     def most_attempts(self) -> int:
         """The highest ``attempts`` among them, without parsing each."""
-        headers = b"".join(self.headers)
-        if not any(headers[8::_HEADER_SIZE]):  # the upper of two bytes
-            return max(headers[9::_HEADER_SIZE])
-        return max(numbers("H", headers, _HEADER_SIZE, 8))
+        headers, width = b"".join(self.headers), self._header_size
+        if not any(headers[8::width]):  # the upper of two bytes
+            return max(headers[9::width])
+        return max(numbers("H", headers, width, 8))
 
     def columns(self) -> Columns:
         """Return the messages as columns, without an object for each."""
         data, bounds = self.data, self.bounds
-        headers = b"".join(self.headers)
-        bodies = [] if self.layout == PLAIN else self._bodies()
+        headers, width = b"".join(self.headers), self._header_size
         offsets = sizes = exts = ext_versions = None
-        if self.layout.positioned:
-            positions = b"".join([data[body - 12 : body] for body in bodies])
+        if width > _HEADER_SIZE:
+            offsets = numbers("Q", headers, width, 26)
+            sizes = numbers("I", headers, width, 34)
+        elif self.layout.positioned:
+            positions = b"".join([data[body - 12 : body] for body in self._bodies()])
             offsets = numbers("Q", positions, 12, 0)
             sizes = numbers("I", positions, 12, 8)
         if self.layout.extended:
-            places = zip(bounds[:-1], bodies, strict=True)
+            places = zip(bounds[:-1], self._bodies(), strict=True)
             exts = [self._middle(start, body)[1] for start, body in places]
             ext_versions = bytes([data[start + _EXT] for start in bounds[:-1]])
         return Columns(
             data=data,
             bounds=array("i", bounds),
             body_offset=FRAME_HEADER_SIZE + self.layout.min_size,
-            timestamps=numbers("q", headers, 26, 0),
-            attempts=numbers("H", headers, 26, 8),
-            ids=gather(headers, 26, 10, 16),
+            timestamps=numbers("q", headers, width, 0),
+            attempts=numbers("H", headers, width, 8),
+            ids=gather(headers, width, 10, 16),
             offsets=offsets,
             sizes=sizes,
             exts=exts,
@@ -305,6 +313,10 @@ class MessageBatch:
         if not self.layout.extended:
             return [start + size for start in starts]
         return [start + size + self._ext_size(start) for start in starts]
+
+    @property
+    def _header_size(self) -> int:
+        return len(self.headers[0]) if self.headers else _HEADER_SIZE
 
     def _ext_size(self, start: int) -> int:
         version = self.data[start + _EXT]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import errno
+import gc
 import socket
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -13,7 +14,7 @@ from typing import Any, cast
 
 import pytest
 
-from nsqflow.broker.listener import Listener, listen
+from nsqflow.broker.listener import Acceptor, Listener, listen
 from nsqflow.errors import ConfigError
 from tests.fixtures.loops import asynchronous
 from tests.fixtures.servers import PATIENCE
@@ -204,3 +205,19 @@ async def test_a_host_with_several_addresses_listens_on_ipv4(
     assert listener.address == f"127.0.0.1:{listener.port}"
     assert await greeting("127.0.0.1", listener.port) == b"hello"
     listener.close()
+
+
+@pytest.mark.parametrize("uvloop", [False, True], ids=["asyncio", "uvloop"])
+def test_a_connection_accepted_while_closing_is_closed(uvloop: bool) -> None:
+    async def test() -> None:
+        sock = socket.create_server(("127.0.0.1", 0))
+        acceptor = Acceptor(sock, asyncio.Protocol)
+        with socket.create_connection(sock.getsockname()) as client:
+            client.settimeout(PATIENCE)
+            while not acceptor.handshake_count:  # noqa: ASYNC110 -- no protocol yet, for one turn
+                await asyncio.sleep(0)
+            acceptor.close()
+            assert await asyncio.to_thread(client.recv, 1) == b""
+
+    asynchronous(uvloop=uvloop)(test)()
+    gc.collect()  # an open socket would cause a warning

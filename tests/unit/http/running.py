@@ -10,7 +10,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Any, Self
 
-from nsqflow.broker.listener import TlsServer
+from nsqflow.broker.listener import Acceptor
 from nsqflow.http.server import Handler, HttpServer, Request, Response
 from tests.fixtures.servers import PATIENCE
 
@@ -76,7 +76,7 @@ class RunningServer:
         server: HttpServer,
         port: int,
         tls: ssl.SSLContext | None,
-        listener: asyncio.Server | TlsServer,
+        listener: Acceptor,
     ) -> None:
         self.http = server
         self.port = port
@@ -85,7 +85,6 @@ class RunningServer:
 
     @property
     def handshake_count(self) -> int:
-        assert isinstance(self.listener, TlsServer)
         return self.listener.handshake_count
 
     async def connect(self, first: bytes = b"") -> RawClient:
@@ -116,16 +115,11 @@ async def serving(
     client_tls: ssl.SSLContext | None = None,
     **options: Any,
 ) -> AsyncIterator[RunningServer]:
-    loop = asyncio.get_running_loop()
     options.setdefault("body_limit", lambda method, path: LIMIT)
     server = HttpServer(handler, **options)
     sock = socket.create_server(("127.0.0.1", 0))
     port = sock.getsockname()[1]
-    listener: asyncio.Server | TlsServer
-    if tls is None:
-        listener = await loop.create_server(server, sock=sock)
-    else:
-        listener = TlsServer(sock, server, tls)
+    listener = Acceptor(sock, server, tls)
     try:
         yield RunningServer(server, port, client_tls, listener)
     finally:

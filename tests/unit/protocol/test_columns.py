@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from array import array
+from dataclasses import replace
+from itertools import accumulate
 
 import pytest
 from hypothesis import given
@@ -51,6 +53,25 @@ def test_no_messages_are_empty_columns(extended: bool, positioned: bool) -> None
     assert len(columns) == 0
     assert columns.ids == b""
     assert columns.bodies() == []
+
+
+@pytest.mark.parametrize("extended", [False, True])
+@pytest.mark.parametrize("positioned", [False, True])
+def test_one_message_has_what_it_has_among_others(extended: bool, positioned: bool) -> None:
+    layout = Layout(extended, positioned)
+    places = [(120, 33), (153, 35)] if positioned else [(None, None)] * 2
+    heads = [(4, b"{}"), (0, None)] if extended else [(None, None)] * 2
+    messages = [
+        replace(message, ext_version=version, ext=ext, offset=offset, size=size)
+        for message, (version, ext), (offset, size) in zip((ONE, TWO), heads, places, strict=True)
+    ]
+    streams = [encode_messages([each], layout) for each in messages]
+    both = columns_of(b"".join(streams), [*accumulate(map(len, streams), initial=0)], layout)
+    for index, stream in enumerate(streams):
+        alone, one = columns_of(stream, [0, len(stream)], layout), both.one(index)
+        assert one.bodies() == alone.bodies() == [messages[index].body]
+        for name in ("timestamps", "attempts", "ids", "offsets", "sizes", "exts", "ext_versions"):
+            assert getattr(one, name) == getattr(alone, name), name
 
 
 def test_neither_ids_nor_bodies_are_shown() -> None:

@@ -84,6 +84,7 @@ def messages(draw: st.DrawFn, layout: Layout) -> Message:
 def batches(layout: Layout, *parts: bytes) -> list[MessageBatch]:
     frames, found = FrameDecoder(), []
     frames.min_message_size = layout.min_size
+    frames.positioned = layout.positioned and not layout.extended
     for part in parts:
         frames.buffer.feed(part)
         while (run := frames.next()) is not None:
@@ -289,6 +290,14 @@ def test_a_receipt_stands_on_the_wire_as_it_was_measured() -> None:
     receipt = Receipt(13, 0x1122334455667788, 389, 36)
     assert receipt.encode() == RECEIPT
     assert Receipt.decode(RECEIPT) == receipt
+
+
+def test_the_partition_of_a_receipt_is_in_its_internal_id() -> None:
+    # As measured: the counter has 50 bits, and starts again in each partition.
+    assert (
+        Receipt(int.from_bytes(bytes.fromhex("0004000000000007"), "big"), 7, 0, 36).partition == 1
+    )
+    assert Receipt(13, 7, 389, 36).partition == 0
 
 
 @pytest.mark.parametrize(

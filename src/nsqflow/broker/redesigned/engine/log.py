@@ -138,20 +138,25 @@ class PartitionLog:
 
     def encode(self, stretch: range, *, positioned: bool) -> bytes:
         """Return the frames of messages on their first delivery."""
-        frames = self.frames[stretch.start - self.first : stretch.stop - self.first]
-        if positioned:
-            frames = [
-                self._with_position(frame, index)
-                for index, frame in zip(stretch, frames, strict=True)
-            ]
-        return b"".join(frames)
+        kept = slice(stretch.start - self.first, stretch.stop - self.first)
+        frames = self.frames[kept]
+        if not positioned:
+            return b"".join(frames)
+        parts: list[bytes] = []
+        begin = self.offset_of(stretch.start)
+        for frame, end in zip(frames, self._ends[kept], strict=True):
+            parts += self._positioned(frame, begin, end)
+            begin = end
+        return b"".join(parts)
 
     def encode_one(self, index: int, attempts: int, *, positioned: bool) -> bytes:
         """Return the frame of a message on any delivery."""
         frame = self.frames[index - self.first]
         if attempts != 1:
             frame = frame[:16] + attempts.to_bytes(2, "big") + frame[18:]
-        return self._with_position(frame, index) if positioned else frame
+        if not positioned:
+            return frame
+        return b"".join(self._positioned(frame, self.offset_of(index), self.offset_of(index + 1)))
 
     # Searching
 
@@ -203,11 +208,11 @@ class PartitionLog:
             return _HEAD_SIZE + 1
         return _HEAD_SIZE + 3 + int.from_bytes(frame[_HEAD_SIZE + 1 : _HEAD_SIZE + 3], "big")
 
-    def _with_position(self, frame: bytes, index: int) -> bytes:
-        body = self._body_at(frame)
-        position = _POSITION.pack(self.offset_of(index), len(frame) - _TYPE_SIZE)
+    def _positioned(self, frame: bytes, begin: int, end: int) -> tuple[bytes, ...]:
+        """Return the parts of a frame with its offset and size, which are before the body."""
+        body = self._body_at(frame) if self.extended else _HEAD_SIZE
         size = _SIZE.pack(len(frame) - 4 + _POSITION.size)
-        return b"".join((size, frame[4:body], position, frame[body:]))
+        return size, frame[4:body], _POSITION.pack(begin, end - begin), frame[body:]
 
 
 def _ext_block(headers: bytes) -> bytes:

@@ -9,7 +9,7 @@ stores them apart from the log.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from nsqflow.broker.redesigned.engine.log import PartitionLog
@@ -31,10 +31,14 @@ class FinishedWindow:
     def __contains__(self, index: int) -> bool:
         return index < self.cursor or index in self.finished
 
-    def finish(self, indexes: Iterable[int]) -> bool:
-        """Finish messages; return whether the cursor has moved."""
+    def finish(self, indexes: Sequence[int]) -> bool:
+        """Finish messages, each given once; return whether the cursor has moved."""
         begin = cursor = self.cursor
         finished = self.finished
+        end = begin + len(indexes)
+        if indexes and not finished and (min(indexes), max(indexes) + 1) == (begin, end):
+            self.cursor = end  # nearly always, in whatever order they are
+            return True
         for index in indexes:
             if index == cursor:
                 cursor += 1
@@ -155,7 +159,7 @@ class LogReader:
 
     # Finishing
 
-    def finish(self, indexes: Iterable[int]) -> None:
+    def finish(self, indexes: Sequence[int]) -> None:
         """Finish messages."""
         if self.delayed:
             indexes = [index for index in indexes if self._finish_delayed(index)]
