@@ -31,6 +31,8 @@ class PartitionChannelStats:
     deferred_count: int
     delayed_count: int
     """Messages that were requeued with a delay above 15 minutes."""
+    delayed_until: int
+    """When the first of them is delivered, in nanoseconds since 1970; 0 if there is none."""
     requeue_count: int
     timeout_count: int
     client_count: int
@@ -169,11 +171,20 @@ class PartitionApi(HttpApi):
 
     async def get_message(self, topic: str, partition: int, offset: int) -> BrowsedMessage:
         """Return the first message at an offset or after it; raise ``AdminError`` at the end."""
+        return await self._get_message(topic, partition, "virtual_offset", offset)
+
+    async def get_message_number(self, topic: str, partition: int, number: int) -> BrowsedMessage:
+        """Return a message by its place in the partition; raise ``AdminError`` at the end."""
+        return await self._get_message(topic, partition, "count", number)
+
+    async def _get_message(
+        self, topic: str, partition: int, mode: str, value: int
+    ) -> BrowsedMessage:
         query = {
             "topic": check_topic(topic),
             "partition": str(partition),
-            "search_mode": "virtual_offset",
-            "search_pos": str(offset),
+            "search_mode": mode,
+            "search_pos": str(value),
             "needext": "true",
         }
         found = await self._object("/message/get", query)
@@ -223,6 +234,7 @@ def _channel(entry: Mapping[str, Any]) -> PartitionChannelStats:
         in_flight_count=_number(entry, "in_flight_count"),
         deferred_count=_number(entry, "deferred_count"),
         delayed_count=_number(entry, "delayed_queue_count"),
+        delayed_until=_number(entry, "delayed_queue_recent_nano"),
         requeue_count=_number(entry, "requeue_count"),
         timeout_count=_number(entry, "timeout_count"),
         client_count=_number(entry, "client_num"),

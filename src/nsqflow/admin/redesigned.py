@@ -5,23 +5,28 @@ from __future__ import annotations
 import asyncio
 import ssl
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
-from typing import Literal, TypeVar
+from typing import Literal
 
 from nsqflow.address import AddressMap, map_address
 from nsqflow.admin.cluster import Cluster
-from nsqflow.admin.http_api import HttpApi, name_query
+from nsqflow.admin.http_api import name_query
+from nsqflow.admin.leading_lookupd import LeadingLookupd
 from nsqflow.admin.partition import BrowsedMessage, PartitionApi, PartitionStats
 from nsqflow.client.position import Position, PositionLike, parse_position, parse_positions
-from nsqflow.errors import AdminError, ConfigError, DiscoveryError, NetworkError, NsqError
-from nsqflow.protocol import Dialect, Node, TopicMeta, parse_listlookup
+from nsqflow.errors import (
+    AdminError,
+    ConfigError,
+    DiscoveryError,
+    NetworkError,
+    RequestTimeout,
+)
+from nsqflow.protocol import Dialect, Node, TopicMeta
 
-T = TypeVar("T")
-
-_NOT_LEADING = ("E_FAILED_ON_NOT_LEADER", "Not nsqlookup leader")
 _REGISTERED = " already registered"  # of a channel that nsqlookupd creates
-_RETRY = 0.2  # seconds until a change is tried again, or a new topic is looked up again
+_RETRY = 0.2  # seconds until a new topic is looked up again
 
 ChannelChange = Literal["delete", "empty", "pause", "unpause"]
 
@@ -35,26 +40,6 @@ class PartitionedTopic:
     leaders: Mapping[int, Node]
     """The nsqd that leads each partition; without one that has no leader now."""
     channels: tuple[str, ...]
-
-
-class LeadingLookupd(HttpApi):
-    """An nsqlookupd of a cluster; only the leading one takes changes."""
-
-    async def post(self, path: str, query: Mapping[str, str]) -> None:
-        """Have something changed."""
-        await self._call("POST", path, query)
-
-    async def members(self) -> tuple[str, ...]:
-        """Return the HTTP addresses of all nsqlookupd of the cluster, the leading one first."""
-        response = await self._http.get(self._address, "/listlookup")
-        members = parse_listlookup(response.status, response.body)
-        if members is None:
-            raise ConfigError(f"nsqlookupd {self.address} is one of the classic NSQ")
-        return tuple(each.address for each in sorted(members, key=lambda each: not each.leader))
-
-    async def is_stable(self) -> bool:
-        """Return whether all nodes run and no partition is changing."""
-        return (await self._object("/cluster/stats")).get("stable") is True
 
 
 class RedesignedCluster:
@@ -76,7 +61,7 @@ class RedesignedCluster:
         address_map: AddressMap | None = None,
         timeout: float = 5.0,
     ) -> None:
-        self._lookupd = lookupd
+        self._lookupds = LeadingLookupd(lookupd, tls=tls, address_map=address_map, timeout=timeout)
         self._tls = tls
         self._address_map = address_map
         self._timeout = timeout
@@ -123,13 +108,37 @@ class RedesignedCluster:
         query |= {flag: "true" for flag, wanted in flags.items() if wanted}
         if retention_days is not None:
             query["retention"] = str(retention_days)
-        await self._change("/topic/create", query)
+        await self._lookupds.change("/topic/create", query)
         if wait:
-            await self._await_writable(name, partitions, wait)
+            await self.await_writable(name, wait)
+
+    async def await_writable(
+        self, name: str, timeout: float, on_progress: Callable[[int, int], None] | None = None
+    ) -> None:
+        """Return when all partitions of a new topic are writable; raise ``TimeoutError``.
+
+        ``on_progress`` is called with the number of those that are, and of all. A server that does
+        not answer is asked again.
+        """
+        limit = asyncio.timeout(timeout)
+        try:
+            async with limit:
+                # nsqlookupd names the leaders of a new topic, sometimes long before they lead it.
+                while True:
+                    if await self._is_writable(name, on_progress):
+                        return
+                    await asyncio.sleep(_RETRY)
+        except TimeoutError:
+            if not limit.expired():
+                raise
+            raise TimeoutError(
+                f"topic {name!r} is not writable after {timeout:g} seconds; a cluster may take two "
+                "minutes"
+            ) from None
 
     async def delete_topic(self, name: str) -> None:
         """Delete a topic with all of its messages."""
-        await self._change("/topic/delete", name_query(name) | {"partition": "**"})
+        await self._lookupds.change("/topic/delete", name_query(name) | {"partition": "**"})
 
     async def move_leader(self, topic: str, partition: int, nsqd: str) -> None:
         """Have another nsqd that has a copy, by its TCP address, lead a partition.
@@ -141,11 +150,11 @@ class RedesignedCluster:
             replicas = await api.replicas(topic, partition)
         target = replicas.get(nsqd)
         if target is None:
-            known = ", ".join(sorted(replicas.keys() - {leader.address})) or "no other nsqd"
             raise ConfigError(
-                f"nsqd={nsqd!r} is invalid: {known} has a copy of partition {partition}"
+                f"nsqd={nsqd!r} is invalid: it has no copy of partition {partition} (nsqd with "
+                f"one: {', '.join(sorted(replicas))})"
             )
-        await self._change(
+        await self._lookupds.change(
             "/topic/partition/move",
             name_query(topic)
             | {
@@ -158,7 +167,7 @@ class RedesignedCluster:
 
     async def is_stable(self) -> bool:
         """Return whether all nodes run and no partition is changing."""
-        return await self._leading(LeadingLookupd.is_stable)
+        return await self._lookupds.is_stable()
 
     # Channels
 
@@ -171,7 +180,7 @@ class RedesignedCluster:
         found = await self.topic(topic)
         if found.meta.disable_channel_auto_create:
             try:
-                await self._change("/channel/create", name_query(topic, channel))
+                await self._lookupds.change("/channel/create", name_query(topic, channel))
             except AdminError as error:
                 if not error.message.endswith(_REGISTERED):
                     raise
@@ -183,7 +192,7 @@ class RedesignedCluster:
         """Delete, empty, pause or unpause a channel in every partition."""
         found = await self.topic(topic)
         if change == "delete" and found.meta.disable_channel_auto_create:
-            await self._change("/channel/delete", name_query(topic, channel))
+            await self._lookupds.change("/channel/delete", name_query(topic, channel))
             return
         self._check_leaders(found)
         await self._on_each(
@@ -218,8 +227,17 @@ class RedesignedCluster:
         async with self._api(await self._leader(topic, partition)) as api:
             await api.finish_message(topic, partition, channel, internal_id)
 
-    async def stats(self, topic: str, *, include_clients: bool = False) -> list[PartitionStats]:
-        """Return each partition that has a leader, as its leader describes it."""
+    async def stats(
+        self,
+        topic: str,
+        *,
+        include_clients: bool = False,
+        partitions: Collection[int] | None = None,
+    ) -> list[PartitionStats]:
+        """Return each partition that has a leader, as its leader describes it.
+
+        With ``partitions`` only the leaders of these are asked.
+        """
         found = await self.topic(topic)
         results: list[PartitionStats] = []
 
@@ -227,12 +245,12 @@ class RedesignedCluster:
             stats = await api.partition_stats(topic, include_clients=include_clients)
             results.extend(each for each in stats if each.partition == number)
 
-        await self._on_each(found, ask)
+        await self._on_each(found, ask, partitions)
         return sorted(results, key=lambda each: each.partition)
 
     async def browse(
         self, topic: str, partition: int, start: PositionLike = "earliest"
-    ) -> AsyncIterator[BrowsedMessage]:
+    ) -> AsyncGenerator[BrowsedMessage, None]:
         """Yield the messages of a partition from a position to its end, without consuming them.
 
         Each takes a request. Bodies are text; a ``timestamp`` is found by reading from the
@@ -284,7 +302,7 @@ class RedesignedCluster:
         self,
         topic: PartitionedTopic,
         call: Callable[[PartitionApi, int], Awaitable[None]],
-        only: set[int] | None = None,
+        only: Collection[int] | None = None,
     ) -> None:
         async def one(number: int, node: Node) -> None:
             async with self._api(node) as api:
@@ -298,68 +316,14 @@ class RedesignedCluster:
             if result is not None:
                 raise result
 
-    async def _change(self, path: str, query: Mapping[str, str]) -> None:
-        await self._leading(lambda lookupd: lookupd.post(path, query))
-
-    async def _leading(self, call: Callable[[LeadingLookupd], Awaitable[T]]) -> T:
-        """Call the leading nsqlookupd; while another one is elected, try again."""
-        deadline = time.monotonic() + self._timeout
-        while True:
-            error = await self._try_each(call)
-            if not isinstance(error, NsqError):
-                return error
-            refused = isinstance(error, AdminError) and error.message not in _NOT_LEADING
-            if refused or isinstance(error, ConfigError) or time.monotonic() > deadline:
-                raise error
-            await asyncio.sleep(_RETRY)
-
-    async def _try_each(self, call: Callable[[LeadingLookupd], Awaitable[T]]) -> T | NsqError:
-        """Return the result of the leading nsqlookupd, or why there is none."""
-        failure: NsqError | None = None
-        classic: ConfigError | None = None
-        for configured in self._lookupd:
-            try:
-                async with self._member(configured) as lookupd:
-                    members = await lookupd.members() or (configured,)
-            except ConfigError as error:
-                classic = error  # others may be of the redesigned NSQ
-                continue
-            except NsqError as error:
-                failure = error
-                continue
-            for address in dict.fromkeys((*members, configured)):
-                try:
-                    async with self._member(address) as lookupd:
-                        return await call(lookupd)
-                except NsqError as error:
-                    failure = error
-                    if isinstance(error, AdminError) and error.message not in _NOT_LEADING:
-                        return error
-        return failure or classic or DiscoveryError("no nsqlookupd is reachable")
-
-    def _member(self, address: str) -> LeadingLookupd:
-        mapped = map_address(address, self._address_map)
-        return LeadingLookupd(mapped, tls=self._tls, timeout=self._timeout)
-
-    async def _await_writable(self, topic: str, partitions: int, seconds: float) -> None:
-        try:
-            async with asyncio.timeout(seconds):
-                # nsqlookupd names the leaders of a new topic, sometimes long before they lead it.
-                while True:
-                    if await self._is_writable(topic, partitions):
-                        return
-                    await asyncio.sleep(_RETRY)
-        except TimeoutError:
-            raise TimeoutError(
-                f"topic {topic!r} was created, and is not writable after wait={seconds:g} seconds; "
-                "a cluster may take two minutes"
-            ) from None
-
-    async def _is_writable(self, topic: str, partitions: int) -> bool:
-        try:
-            return sum(each.writable for each in await self.stats(topic)) == partitions
-        except (ConfigError, AdminError, NetworkError):
-            return False
+    async def _is_writable(self, name: str, on_progress: Callable[[int, int], None] | None) -> bool:
+        with suppress(ConfigError, AdminError, DiscoveryError, NetworkError, RequestTimeout):
+            count = (await self.topic(name)).meta.partition_num
+            writable = sum(each.writable for each in await self.stats(name))
+            if on_progress is not None:
+                on_progress(writable, count)
+            return writable == count
+        return False
 
 
 def _is_due(message: BrowsedMessage, start: Position) -> bool:

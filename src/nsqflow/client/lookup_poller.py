@@ -186,6 +186,7 @@ class LookupPoller:
             # Over TLS if it was listed over TLS: its answers are as sensitive.
             self._targets[name] = replace(parse_http_address(name), scheme=target.scheme)
             self._start_query(name)
+        self._report()  # an empty answer that came before the list is that of a missing leader
 
     def _is_allowed(self, member: LookupdNode) -> bool:
         if member.address in self._targets:

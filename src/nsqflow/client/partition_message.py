@@ -79,7 +79,7 @@ class ExtendedMessage(PartitionMessage):
         try:
             return self._headers
         except AttributeError:
-            self._headers = _parse_headers(self._ext)
+            self._headers = parse_headers(self._ext)
             return self._headers
 
     @property
@@ -99,7 +99,8 @@ class ExtendedMessage(PartitionMessage):
             logger.warning("%r is delivered as it is: %s", self, error)
 
 
-def _parse_headers(ext: bytes | None) -> dict[str, Any] | None:
+def parse_headers(ext: bytes | None) -> dict[str, Any] | None:
+    """Return the headers; None if there are none, or if they can't be read."""
     if ext is None:
         return None
     try:

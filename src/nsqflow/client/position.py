@@ -15,10 +15,9 @@ from typing import NamedTuple, TypeAlias
 from nsqflow.errors import ConfigError
 
 _NUMBERED = re.compile(r"(count|offset|timestamp):([0-9]{1,18})", re.ASCII)
-_FORMS = (
-    "'earliest', 'latest', 'count:N', 'offset:N', 'timestamp:SECONDS', an ISO time with its zone "
-    "or a datetime with its zone"
-)
+_FORMS = "'earliest', 'latest', 'count:N', 'offset:N', 'timestamp:SECONDS'"
+_TEXTS = f"{_FORMS} or an ISO time with its zone"
+_VALUES = f"{_FORMS}, an ISO time with its zone or a datetime with its zone"
 _MILLISECONDS = 10**11  # seconds would be the year 5138
 
 PositionLike: TypeAlias = str | datetime
@@ -91,4 +90,5 @@ def _timestamp(name: str, value: object, seconds: int, now: float) -> Position:
 
 
 def _invalid(name: str, value: object) -> ConfigError:
-    return ConfigError(f"{name}={value!r} is invalid: must be {_FORMS}")
+    forms = _TEXTS if isinstance(value, str) else _VALUES
+    return ConfigError(f"{name}={value!r} is invalid: must be {forms}")

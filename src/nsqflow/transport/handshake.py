@@ -195,7 +195,8 @@ def _expect(
 
 def refusal_error(address: str, settings: ConnectionSettings, event: CommandFailed) -> NsqError:
     """Return the error for a command that nsqd refused."""
-    if event.command != "IDENTIFY":
+    # A redesigned nsqd with too many clients says so in an error without a code.
+    if event.command != "IDENTIFY" or not event.error.code.startswith("E_"):
         return event.error
     text = f"{address} refused the options: {settings.describe_refusal(event.error)}"
     fallback = settings.without_refused_option(event.error)

@@ -9,8 +9,9 @@ import pytest
 from nsqflow.admin import AdminError, RedesignedCluster
 from nsqflow.admin.partition import PartitionApi
 from nsqflow.broker import Broker
-from tests.fixtures.loops import asynchronous
-from tests.fixtures.scripted import ScriptedLookupd
+from nsqflow.errors import NoResponseError
+from tests.fixtures.loops import CLOSE, asynchronous
+from tests.fixtures.scripted import Answer, ScriptedLookupd
 
 
 @asynchronous
@@ -32,3 +33,14 @@ async def test_the_errors_of_an_nsqlookupd_that_is_not_needed_do_not_pile_up() -
         for _ in range(3):
             await cluster.topic("orders")
         assert cluster._cluster.errors == []
+
+
+@asynchronous
+async def test_a_change_that_is_not_answered_is_not_sent_again() -> None:
+    answers: dict[str, Answer] = {"/listlookup": (200, b""), "/topic/delete": CLOSE}
+    async with ScriptedLookupd(answers) as first, ScriptedLookupd(answers) as second:
+        cluster = RedesignedCluster(lookupd=[first.address, second.address])
+        with pytest.raises(NoResponseError, match="the change may have been made"):
+            await cluster.delete_topic("orders")
+        sent = [each for server in (first, second) for each in server.requests]
+    assert sum(each.path.startswith("/topic/delete") for each in sent) == 1

@@ -14,7 +14,7 @@ import pytest
 from nsqflow import Producer
 from nsqflow.address import join_address
 from nsqflow.spark.connection import connect
-from nsqflow.spark.options import Access
+from nsqflow.spark.server_options import Access
 from nsqflow.transport import plaintext
 from tests.fixtures.auth import Authorization, AuthServer
 from tests.fixtures.certificates import Certificates

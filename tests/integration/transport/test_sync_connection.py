@@ -41,7 +41,7 @@ from nsqflow.protocol import (
     Rdy,
 )
 from nsqflow.spark.connection import connect
-from nsqflow.spark.options import Access
+from nsqflow.spark.server_options import Access
 from nsqflow.transport.sync_connection import SyncConnection
 from tests.fixtures.auth import Authorization, AuthServer
 from tests.fixtures.certificates import Certificates

@@ -22,6 +22,7 @@ from nsqflow.transport.handshake import (
     HandshakeStep,
     OptionalRefused,
     handshake,
+    is_final,
 )
 
 ADDRESS = "nsqd-0:4150"
@@ -227,6 +228,13 @@ def test_refused_options_raise_a_config_error_with_the_text_of_nsqd() -> None:
     words = REFUSED + b"heartbeat interval (1) is invalid"
     with refused(ConfigError, f"{ADDRESS} refused the options: {words.decode()}"):
         Wire().receive(error(words))
+
+
+def test_an_nsqd_with_too_many_clients_has_refused_no_option() -> None:
+    """A redesigned one says so without a code; later it may take the connection."""
+    with pytest.raises(ServerError, match="too much client connections") as caught:
+        Wire().receive(error(b"too much client connections"))
+    assert not is_final(caught.value)
 
 
 # Options that are left out

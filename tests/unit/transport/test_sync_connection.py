@@ -27,7 +27,7 @@ from nsqflow.protocol import (
 )
 from nsqflow.protocol.frames import FRAME_HEADER
 from nsqflow.spark.connection import connect, connection_settings
-from nsqflow.spark.options import Access
+from nsqflow.spark.server_options import Access
 from nsqflow.transport.sync_connection import SyncConnection
 from tests.fixtures.loops import CLOSE, HANG, RESET, asynchronous
 from tests.fixtures.scripted import Connection, ScriptedNsqd

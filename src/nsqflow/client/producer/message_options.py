@@ -46,24 +46,41 @@ def make_batch(
         trace = new_trace_id()
     elif trace is not None:
         check_trace_id(trace)
-    fields = _own_headers(headers)
-    if tag is not None:
-        fields[TAG_HEADER] = _check_tag(tag)
+    packing: Mapping[str, Any] = {}
     if codec is not None:
         body, packing = compress_body(codec, body)
-        fields |= packing
-    needs_headers = bool(fields) or headers is not None or tag is not None
-    if needs_headers and trace is not None:
-        fields[TRACE_HEADER] = str(trace)
+    encoded = encode_headers(headers, tag=tag, trace=trace, packing=packing)
     batch = PublishBatch(topic, deadline, Bodies((body,)), delay_ms)
-    if needs_headers:
-        batch.headers = [_encode_headers(fields)]
-        batch.size += len(batch.headers[0])
+    if encoded is not None:
+        batch.headers = [encoded]
+        batch.size += len(encoded)
     batch.trace, batch.trace_optional = trace, trace_optional
     batch.key = check_key(key, partition)
     if key is not None or partition is not None:
         batch.destination = TopicPartition(topic, check_partition(partition))
     return batch
+
+
+def encode_headers(
+    headers: Mapping[str, Any] | None,
+    *,
+    tag: str | None = None,
+    trace: int | None = None,
+    packing: Mapping[str, Any] | None = None,
+) -> bytes | None:
+    """Return the headers of a message as JSON; None if it has none, so that ``trace`` needs none.
+
+    ``packing`` says how the body is compressed.
+    """
+    fields = _own_headers(headers)
+    if tag is not None:
+        fields[TAG_HEADER] = _check_tag(tag)
+    fields |= packing or {}
+    if headers is None and not fields:
+        return None
+    if trace is not None:
+        fields[TRACE_HEADER] = str(trace)
+    return _as_json(fields)
 
 
 def check_key(key: object, partition: int | None) -> bytes | None:
@@ -99,7 +116,7 @@ def _own_headers(headers: Mapping[str, Any] | None) -> dict[str, Any]:
     return dict(headers)
 
 
-def _encode_headers(fields: Mapping[str, Any]) -> bytes:
+def _as_json(fields: Mapping[str, Any]) -> bytes:
     try:
         data = json.dumps(fields, separators=(",", ":"), allow_nan=False).encode()
     except (TypeError, ValueError) as error:

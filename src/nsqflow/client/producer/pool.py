@@ -11,7 +11,7 @@ from random import Random
 from nsqflow.client.events import EventEmitter
 from nsqflow.client.producer.config import ProducerConfig
 from nsqflow.client.producer.partition_sender import PartitionSender, trace_publish
-from nsqflow.client.producer.publish_batch import Destination, PublishBatch, SendStatus
+from nsqflow.client.producer.publish_batch import Destination, PublishBatch, SendStatus, topic_of
 from nsqflow.client.producer.routing import LookupRouter, TopicRoute
 from nsqflow.client.reconnect import Reconnector
 from nsqflow.client.reconnect_schedule import TriggerLimit
@@ -117,7 +117,7 @@ class LeaderSender(Sender):
         """Resolve the oldest batch; write a trace line if it was traced."""
         batch = self.unanswered[0]
         super().published(receipt)
-        if receipt is not None and not batch.expired:
+        if receipt is not None and batch.trace is not None and not batch.expired:
             trace_publish(batch, "stored", receipt)
 
 
@@ -169,6 +169,9 @@ class ConnectionPool:
             for connection in connections:
                 connection.abort()
                 await connection.wait_ended()
+            for task in self._tasks:
+                if not task.cancelling():  # started since, by a late answer of nsqlookupd
+                    task.cancel()
             if self._tasks:
                 await asyncio.wait(self._tasks)
 
@@ -186,8 +189,11 @@ class ConnectionPool:
         ready = [sender for sender in ready if not sender.stalled] or ready
         ready = [s for s in ready if s.address not in batch.refused_by] or ready
         # Topics have turns of their own: two that are published to alternately would each get
-        # every second sender only.
-        turn = self._turns[batch.destination] = self._turns.get(batch.destination, 0) + 1
+        # every second sender only. The first is random: producers that publish once and end must
+        # not all use the same nsqd or partition.
+        turn = self._turns.get(batch.destination)
+        turn = self._random.randrange(len(ready)) if turn is None else turn + 1
+        self._turns[batch.destination] = turn
         return ready[turn % len(ready)]
 
     def senders(self) -> list[Sender]:
@@ -222,7 +228,9 @@ class ConnectionPool:
     def unreachable_error(self, destination: Destination) -> NsqError | None:
         """Return an error if every nsqd of a destination refuses what each dial asks for."""
         first: NsqError | None = None
-        for address in self._addresses(destination):
+        route = self.route(topic_of(destination))
+        named = () if route is None else route.last_leaders(destination)
+        for address in self._addresses(destination) or named:
             error = self._final_error(address)
             if error is None:
                 return None
@@ -236,8 +244,7 @@ class ConnectionPool:
         if len(addresses) > _MAX_REASONS:
             reasons.append(f"and {len(addresses) - _MAX_REASONS} other nsqd")
         if not addresses and self._router is not None:
-            topic = destination if isinstance(destination, str) else destination.topic
-            return str(self._router.error(topic))
+            return str(self._router.error(topic_of(destination)))
         return "; ".join(reasons)
 
     def nsqd_count(self, topic: str) -> int:
@@ -286,8 +293,7 @@ class ConnectionPool:
         return route
 
     def _find_senders(self, destination: Destination) -> Sequence[Sender | PartitionSender]:
-        topic = destination if isinstance(destination, str) else destination.topic
-        route = self.route(topic)
+        route = self.route(topic_of(destination))
         if route is None or route.dialect is not Dialect.REDESIGNED:
             addresses = self._addresses(destination)
             return [s for address in addresses for s in self._senders.get(address, ())]

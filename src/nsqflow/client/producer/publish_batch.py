@@ -18,7 +18,17 @@ from nsqflow.errors import (
     RequestTimeout,
     copy_error,
 )
-from nsqflow.protocol import Dpub, Mpub, MpubExt, Pub, PubExt, Publish, PubTrace, Receipt
+from nsqflow.protocol import (
+    Dpub,
+    Mpub,
+    MpubExt,
+    MpubTrace,
+    Pub,
+    PubExt,
+    Publish,
+    PubTrace,
+    Receipt,
+)
 from nsqflow.protocol.publish import Bodies
 
 PublishFuture = asyncio.Future[Receipt | None]
@@ -78,6 +88,7 @@ class PublishBatch:
     trace: int | None = None  # of its only message
     trace_optional = False  # tracing is on for the topic; ignored by classic nsqd
     headers: list[bytes] | None = None  # JSON, one for each body
+    traces: list[int] | None = None  # of several messages, whose receipt names only the first
     settled = False  # its topic is known, and can take it
     place = 0  # in the order of its partition
     alone = False  # a message of a refused batch: to be sent in no other
@@ -124,6 +135,9 @@ class PublishBatch:
             return self._command_with_headers(self.headers)
         if self.trace is not None:
             return PubTrace(self.topic, self.trace, self.bodies[0], self.partition)
+        if self.traces is not None:
+            messages = list(zip(self.traces, self.bodies, strict=True))
+            return MpubTrace(self.topic, messages, self.partition)
         if len(self.bodies) == 1:
             return Pub(self.topic, self.bodies[0], self.partition)
         return Mpub(self.topic, self.bodies, self.partition)
@@ -159,7 +173,8 @@ class PublishBatch:
     @property
     def has_only_destination(self) -> bool:
         """Whether it has no options but its destination."""
-        return self.delay_ms is None and self.trace is None and self.headers is None
+        plain = self.delay_ms is None and self.trace is None
+        return plain and self.headers is None and self.traces is None
 
     @property
     def is_plain(self) -> bool:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 from nsqflow.client.allowed_addresses import AddressFilter, first_few
 from nsqflow.client.config import ClientConfig
 from nsqflow.client.events import EventEmitter
-from nsqflow.client.producer.publish_batch import PublishBatch, TopicPartition
+from nsqflow.client.producer.publish_batch import Destination, PublishBatch, TopicPartition
 from nsqflow.errors import ConfigError, DiscoveryError, NsqError
 from nsqflow.protocol import Dialect, LookupAnswer, TopicMeta
 from nsqflow.protocol.dialect import dialect_of_version
@@ -36,6 +36,7 @@ class TopicRoute:
         self.dialect: Dialect | None = None  # None: not known yet
         self.nsqds: tuple[str, ...] = ()
         self.leaders: dict[int, str] = {}  # redesigned: by partition, without those that refused
+        self._named: dict[int, str] = {}  # the same, with those that refused
         self.held: set[int] = set()  # partitions that nothing is sent to for a while
         self.meta = TopicMeta()
         self.answered = False
@@ -52,6 +53,7 @@ class TopicRoute:
         self.meta = answer.meta or self.meta
         named = sorted((number, node.address) for number, node in answer.partitions.items())
         leaders = {number: nsqd for number, nsqd in named if nsqd in allowed}
+        self._named = leaders
         self.leaders = {n: nsqd for n, nsqd in leaders.items() if n not in self.held}
         producers = (node.address for node in answer.producers if node.address in allowed)
         self.nsqds = tuple(dict.fromkeys((*producers, *leaders.values())))
@@ -62,6 +64,11 @@ class TopicRoute:
         if self.error is not None or self.dialect is Dialect.CLASSIC:
             return True
         return self.dialect is Dialect.REDESIGNED and self.meta.partition_num > 0
+
+    def last_leaders(self, destination: Destination) -> list[str]:
+        """Return the leaders by the last answer, even if they are being looked up again."""
+        wanted = None if isinstance(destination, str) else destination.partition
+        return [nsqd for number, nsqd in self._named.items() if wanted in (None, number)]
 
     def check(self, batch: PublishBatch) -> ConfigError | None:
         """Return why this topic can't take a batch, if that is known."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import ssl
 from collections.abc import Callable
 from typing import Any
 
@@ -16,12 +17,14 @@ from nsqflow.errors import (
     BadMessageError,
     InvalidCommandError,
     PrecedingPublishFailed,
+    TlsNotGrantedError,
     TopicNotExistError,
 )
 from nsqflow.protocol import Mpub, Pub
 from tests.fixtures.events import EventLog
 from tests.fixtures.loops import asynchronous
 from tests.fixtures.scripted import BEHAVE, CLOSE, HANG, Connection
+from tests.fixtures.servers import PATIENCE
 from tests.integration.client.redesigned.scripted_cluster import QUICK, scripted_cluster
 
 RETRIED = [
@@ -206,3 +209,16 @@ async def test_what_waits_behind_a_failed_publish_fails_with_it(end: bytes | Non
                 await first
             with pytest.raises(PrecedingPublishFailed, match="partition 0 of 'orders'"):
                 await behind
+
+
+@pytest.mark.parametrize("partition", [None, 0])
+@asynchronous
+async def test_a_leader_that_refuses_every_connection_fails_a_publish_at_once(
+    partition: int | None,
+) -> None:
+    async with Broker("redesigned") as broker:
+        await broker.create_topic("orders")
+        context = ssl.create_default_context()
+        async with Producer(lookupd=broker.lookupd_addresses, tls=context) as producer:
+            with pytest.raises(TlsNotGrantedError):
+                await producer.publish("orders", b"x", partition=partition, timeout=PATIENCE)

@@ -27,7 +27,7 @@ from nsqflow.errors import (
     NetworkError,
     PublishUncertain,
 )
-from nsqflow.protocol import Dpub, Mpub, Pub
+from nsqflow.protocol import Dpub, Mpub, MpubTrace, Pub
 from nsqflow.protocol.publish import Bodies
 from tests.fixtures.loops import asynchronous
 
@@ -74,6 +74,15 @@ async def test_one_body_is_pub_several_are_mpub_and_a_delay_is_dpub() -> None:
     later = PublishBatch("t", 10.0, delay_ms=0)
     later.add(b"1", asyncio.get_running_loop().create_future())
     assert later.command() == Dpub("t", 0, b"1")
+
+
+@asynchronous
+async def test_several_messages_may_have_trace_ids_and_are_then_joined_with_no_other() -> None:
+    batch = new_batch(b"1", b"2")
+    batch.traces = [7, 0]
+    assert batch.command() == MpubTrace("t", [(7, b"1"), (0, b"2")])
+    assert not batch.is_plain
+    assert not batch.has_only_destination
 
 
 @asynchronous
