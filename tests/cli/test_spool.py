@@ -14,6 +14,9 @@ from uuid import uuid4
 
 import pytest
 
+from nsqflow.blocking import Consumer
+from nsqflow.broker import BackgroundBroker
+from nsqflow.client.body_compression import compress_body
 from nsqflow.spark.spool.generation import MAX_READ_AGE
 from nsqflow.spark.spool.layout import LEASES, generation_marker, lease_name, slot_name
 from nsqflow.spark.spool.local_store import LocalStore
@@ -23,6 +26,7 @@ from tests.cli.commands import InProcess, OnTerminal, Result, run
 from tests.cli.test_completion import completed
 from tests.cli.test_help_examples import examples
 from tests.fixtures.s3 import S3
+from tests.unit.spark.source.position_rows import rows_with_headers
 from tests.unit.spark.spools import HERE, NEW, NSQD, OLD, SpoolBuilder, elsewhere
 
 ABANDONED = (
@@ -696,6 +700,77 @@ def test_rows_that_a_query_may_still_read_are_published_only_by_its_name(
     )
     done = nsqflow("spool", "recover", SPOOL, OLD, *words)
     assert (done.code, done.out) == (0, f"published 5 messages to {topic}\n")
+
+
+@pytest.fixture
+def rows_of_partitions(builder: SpoolBuilder) -> str:
+    """A spool with rows of two partitions, which have headers; it returns their topic."""
+    topic = unique("recovered")
+    packed, packing = compress_body("gzip", b"x" * 100)
+    builder.generation(OLD)
+    headers = packing | {"region": "eu", "##client_dispatch_tag": "blue", "##trace_id": "7"}
+    rows = rows_with_headers([(b"a", {}), (packed, headers), (b"c", {"n": 1})], 7)
+    builder.partition(OLD, 1, 2, rows, topic=topic)
+    builder.partition(OLD, 2, 0, rows_with_headers([(b"d", None)]), topic=topic)
+    return topic
+
+
+def test_rows_of_partitions_are_written_with_all_that_nsqd_said_of_them(
+    nsqflow: InProcess, rows_of_partitions: str
+) -> None:
+    _, second, _, last = lines(nsqflow("spool", "recover", SPOOL, OLD, "--output", "-").out)
+    assert (second["body"], second["nsqd"], second["tag"]) == ("x" * 100, NSQD, "blue")
+    assert (second["partition"], second["offset"], second["trace_id"]) == (2, 10, "7")
+    assert second["headers"]["region"] == "eu"
+    assert (last["body"], last["partition"], last["headers"]) == ("d", 0, None)
+
+
+def test_rows_of_partitions_are_published_with_all_that_they_were_published_with(
+    nsqflow: InProcess, rows_of_partitions: str, nsq_redesigned_broker: BackgroundBroker
+) -> None:
+    broker, topic = nsq_redesigned_broker, rows_of_partitions
+    broker.create_topic(topic, partitions=3, extended=True)
+    broker.create_channel(topic, "c")
+    servers = ["--lookupd", ",".join(broker.lookupd_addresses)]
+    done = nsqflow("spool", "recover", SPOOL, OLD, "--publish", *servers)
+    assert done.code == 0, done.err
+    assert done.out.splitlines()[-1] == f"published 4 messages to {topic}"
+    found = {}
+    with Consumer(topic, "c", lookupd=broker.lookupd_addresses) as consumer:
+        for message in consumer:
+            message.finish()
+            found[message.body] = message
+            if len(found) == 4:
+                break
+    place = {body: (each.partition, each.trace_id) for body, each in found.items()}
+    assert place == {b"a": (2, 7), b"x" * 100: (2, 7), b"c": (2, 7), b"d": (0, 0)}
+    assert (found[b"x" * 100].headers or {})["region"] == "eu"
+    assert "nsq.client.compress" not in (found[b"x" * 100].headers or {})
+    assert found[b"x" * 100].tag == "blue"
+    assert (found[b"c"].headers or {})["n"] == 1
+
+
+@pytest.mark.parametrize(
+    ("partitions", "extended", "error"),
+    [
+        (3, False, "rows of {source!r} have headers or tags, and {topic!r} takes none"),
+        (2, True, "rows of {source!r} are of partition 2, and {topic!r} has only 2"),
+    ],
+)
+def test_a_topic_that_can_not_take_all_of_a_row_is_an_error(
+    nsqflow: InProcess,
+    rows_of_partitions: str,
+    nsq_redesigned_broker: BackgroundBroker,
+    partitions: int,
+    extended: bool,
+    error: str,
+) -> None:
+    topic = unique("another")
+    nsq_redesigned_broker.create_topic(topic, partitions=partitions, extended=extended)
+    servers = ["--lookupd", ",".join(nsq_redesigned_broker.lookupd_addresses)]
+    done = nsqflow("spool", "recover", SPOOL, OLD, "--publish", "--topic", topic, *servers)
+    assert done.code == 2
+    assert error.format(source=rows_of_partitions, topic=topic) in done.err
 
 
 def test_an_nsqd_that_is_down_is_an_error(nsqflow: InProcess, two: SpoolBuilder) -> None:

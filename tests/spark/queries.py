@@ -22,7 +22,7 @@ from uuid import uuid4
 from nsqflow.admin import ChannelStats
 from nsqflow.admin.stats import parse_stats
 from nsqflow.spark.connection import connect
-from nsqflow.spark.options import Access
+from nsqflow.spark.server_options import Access
 from nsqflow.spark.source.pull import PullSubscription
 from nsqflow.spark.spool.dedup import split_ids
 from tests.fixtures.servers import PATIENCE, Nsqd

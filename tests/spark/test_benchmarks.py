@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from benchmarks.bench_spark import TABLES, Setting, Table, reads_table
+from benchmarks.bench_spark import TABLES, Setting, Table, partitions_table, reads_table
 from benchmarks.spark_stand_ins import ready_rows, register
 
 if TYPE_CHECKING:
@@ -18,10 +18,13 @@ if TYPE_CHECKING:
 TINY: dict[str, Callable[[Setting], AbstractContextManager[Table]]] = {
     **TABLES,
     "source": partial(reads_table, batches=2, peers=True),
+    "partitions": partial(partitions_table, batches=2),
 }
 
 
-@pytest.mark.parametrize("name", ["source", "sink", "latency"])  # the others are like source
+@pytest.mark.parametrize(
+    "name", ["source", "partitions", "sink", "latency"]
+)  # the others are like source
 def test_every_contender_of_a_table_runs(name: str, spark: "SparkSession", tmp_path: Path) -> None:
     register(spark)
     with TINY[name](Setting(spark, tmp_path, messages=2000, latencies=1)) as table:

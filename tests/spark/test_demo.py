@@ -76,9 +76,8 @@ def check_what_to_try_next(folder: Path, file: Path, path: str) -> None:
 def test_the_example_of_the_help_runs_and_its_report_is_true(
     spark: SparkSession, tmp_path: Path
 ) -> None:
-    (example,) = re.findall(r"^ +\$ (nsqflow demo.*)$", run("demo", "--help").out, re.MULTILINE)
-    install_command(tmp_path)
-    path = f"{tmp_path}{os.pathsep}{os.environ['PATH']}"
+    example, _ = examples_of_help()
+    path = install_path(tmp_path)
     with Program(["sh", "-c", example], tmp_path, PATH=path) as program:
         lines = program.await_end(4 * SPARK_PATIENCE)
         assert program.log == []
@@ -95,6 +94,38 @@ def test_the_example_of_the_help_runs_and_its_report_is_true(
     assert f"Throughput and latency: {place}/chart.svg" in lines
     check_files(spark, tmp_path / place, account["archived"], account["dead-lettered"])
     check_what_to_try_next(tmp_path, place / "pipeline.toml", path)
+
+
+def examples_of_help() -> list[str]:
+    return re.findall(r"^ +\$ (nsqflow demo.*)$", run("demo", "--help").out, re.MULTILINE)
+
+
+def install_path(folder: Path) -> str:
+    install_command(folder)
+    return f"{folder}{os.pathsep}{os.environ['PATH']}"
+
+
+def test_an_ordered_topic_keeps_its_order_while_a_leader_is_killed(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    _, example = examples_of_help()
+    path = install_path(tmp_path)
+    with Program(["sh", "-c", example], tmp_path, PATH=path) as program:
+        lines = program.await_end(4 * SPARK_PATIENCE)
+        assert program.log == []
+    assert [number(lines, name) for name in (*WRONG, "out of order")] == [0, 0, 0, 0, 0]
+    archived, dead = number(lines, "archived"), number(lines, "dead-lettered")
+    twice = number(lines, "stored twice")
+    assert archived + dead == number(lines, "published") + twice > 1000
+    for event in ("killed nsqd .*, the leader of partition 0", "nsqd .* leads partition 0, "):
+        assert len([line for line in lines if re.search(f"^after .* s: {event}", line)]) == 2
+    folder = tmp_path / "nsqflow-demo" / "1"
+    rows = spark.read.parquet(str(folder / "archive")).orderBy("offset").collect()
+    assert archived - twice <= len({row.n for row in rows}) <= archived
+    for partition in range(3):
+        batches = [row.archived for row in rows if row.partition == partition]
+        assert batches
+        assert batches == sorted(batches)
 
 
 def test_the_report_can_be_json_and_each_run_has_its_own_files(tmp_path: Path) -> None:

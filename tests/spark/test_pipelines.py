@@ -12,6 +12,8 @@ from uuid import uuid4
 
 import pytest
 
+from nsqflow.blocking import Consumer, Producer
+from nsqflow.broker import BackgroundBroker
 from nsqflow.errors import ConfigError, PipelineFailed
 from nsqflow.pipelines.dry_run import dry_run
 from nsqflow.pipelines.parsing import Parser
@@ -48,8 +50,6 @@ def load(folder: Path, text: str, nsqd: Nsqd | None = None, *settings: str) -> P
 
 
 def publish(nsqd: Nsqd, pipeline: Pipeline, *bodies: str | bytes | dict[str, Any]) -> None:
-    from nsqflow.blocking import Producer
-
     encoded = [json.dumps(body) if isinstance(body, dict) else body for body in bodies]
     with Producer(nsqd.tcp_address) as producer:
         producer.publish_many(
@@ -84,8 +84,6 @@ def run_now(spark: SparkSession, pipeline: Pipeline) -> list[BatchProgress]:
 
 def bodies(nsqd: Nsqd, topic: str, count: int) -> list[str]:
     """Return ``count`` messages of a topic."""
-    from nsqflow.blocking import Consumer
-
     with Consumer(topic, "test", nsqd=nsqd.tcp_address) as consumer:
         (batch,) = [next(consumer.batches(size=count, max_wait=SPARK_PATIENCE))]
         batch.finish()
@@ -325,7 +323,7 @@ def test_what_spark_refuses_is_reported_with_line_and_key(
 ) -> None:
     pipeline = load(tmp_path, PARSE + text + CONSOLE)
     (tmp_path / "empty").mkdir()
-    messages = empty_stream(spark, tmp_path / "empty")
+    messages = empty_stream(spark, pipeline, tmp_path / "empty")
     said = refusal(lambda: Views(spark, pipeline, messages), pipeline)
     assert said[: len(problem)] == problem
     assert "\n" not in said
@@ -359,7 +357,7 @@ def test_no_messages_have_the_columns_that_messages_have(
     pipeline = load(tmp_path, CONSOLE)
     (tmp_path / "empty").mkdir()
     some = read_messages(spark, pipeline, pipeline.sinks[0])
-    assert empty_stream(spark, tmp_path / "empty").schema == some.schema
+    assert empty_stream(spark, pipeline, tmp_path / "empty").schema == some.schema
 
 
 BACKFILL = """
@@ -655,6 +653,120 @@ def test_a_batch_that_is_under_way_is_finished_and_no_other_begun(
         until(lambda: not run.is_active())
         run.check()
     assert sorted(row.ms for row in spark.read.json(str(tmp_path / "data")).collect()) == [1, 2]
+
+
+# --- the redesigned NSQ -------------------------------------------------------------------------
+
+ORDERS = """\
+[source]
+topic = "orders"
+channel = "c"
+lookupd = "{lookupd}"
+options = {{ idleTimeout = "200ms", msgTimeout = "2s" }}
+[parse]
+format = "json"
+schema = "n INT NOT NULL"
+keep = "partition, offset, internal_id > 0 AS numbered, tag, headers['region'] AS region"
+[[sink]]
+name = "archive"
+format = "json"
+path = "data"
+"""
+DEAD_LETTERS = """\
+[[sink]]
+name = "dead"
+of = "errors"
+select = "body, headers, tag"
+format = "nsq"
+topic = "orders.dead"
+"""
+
+
+def of_cluster(folder: Path, broker: BackgroundBroker, more: str = "") -> Pipeline:
+    path = folder / "orders.toml"
+    path.write_text(ORDERS.format(lookupd=broker.lookupd_addresses[0]) + more)
+    return load_pipeline(path)
+
+
+def test_a_new_pipeline_begins_in_the_past_and_no_other(
+    spark: SparkSession,
+    tmp_path: Path,
+    nsq_redesigned_broker: BackgroundBroker,
+    tmp_path_factory: pytest.TempPathFactory,
+) -> None:
+    pipeline = of_cluster(tmp_path, nsq_redesigned_broker)
+    nsq_redesigned_broker.create_topic("orders", partitions=2, ordered=True, extended=True)
+    nsq_redesigned_broker.create_channel("orders", "other")  # keeps what is published
+    with Producer(lookupd=nsq_redesigned_broker.lookupd_addresses) as producer:
+        for n in range(6):
+            producer.publish(
+                "orders", b'{"n": %d}' % n, partition=n % 2, headers={"region": "eu"}, tag="t"
+            )
+        columns = rehearsed(spark, pipeline, tmp_path_factory.mktemp("scratch"))
+        assert columns["parsed"] == (
+            "n int, partition int, offset bigint, numbered boolean, tag string, region string"
+        )
+        run_now(spark, pipeline.starting_at("earliest"))
+        rows = written(spark, tmp_path / "data")
+        assert [(row["n"], row["partition"]) for row in rows] == [(n, n % 2) for n in range(6)]
+        assert {(row["numbered"], row["tag"], row["region"]) for row in rows} == {(True, "t", "eu")}
+        for part in (0, 1):
+            offsets = [row["offset"] for row in rows if row["partition"] == part]
+            assert offsets == sorted({*offsets})
+        producer.publish("orders", b'{"n": 6}', partition=0)
+    again = pipeline.starting_at("timestamp:1700000000")
+    for call in (lambda: PipelineRun(spark, again), lambda: rehearsed(spark, again, tmp_path)):
+        with pytest.raises(ConfigError) as caught:
+            call()
+        assert str(caught.value).startswith(
+            f"{tmp_path}/orders.toml:10: sink.archive can't begin at timestamp:1700000000: it has "
+            f"the checkpoint {tmp_path}/nsqflow-data/orders/archive/checkpoint, and goes on where "
+            "that ends; set another run.checkpoint"
+        )
+    run_now(spark, pipeline)
+    assert [row["n"] for row in written(spark, tmp_path / "data")] == [*range(7)]
+
+
+def test_dead_letters_keep_their_headers_and_tags(
+    spark: SparkSession, tmp_path: Path, nsq_redesigned_broker: BackgroundBroker
+) -> None:
+    pipeline = of_cluster(tmp_path, nsq_redesigned_broker, DEAD_LETTERS)
+    for topic in ("orders", "orders.dead"):
+        nsq_redesigned_broker.create_topic(topic, partitions=2, extended=True)
+    nsq_redesigned_broker.create_channel("orders", "other")
+    lookupd = nsq_redesigned_broker.lookupd_addresses
+    with Producer(lookupd=lookupd, body_compression={"orders": "gzip"}) as producer:
+        producer.publish("orders", b'{"n": 1}', headers={"region": "us"})
+        producer.publish("orders", b"x" * 500, headers={"region": "eu"}, tag="t")
+        producer.publish("orders", b"}")
+    with Consumer("orders.dead", "test", lookupd=lookupd) as consumer:
+        run_now(spark, pipeline.starting_at("earliest"))
+        found = {}
+        for message in consumer:
+            found[message.body] = (message.headers, message.tag)
+            message.finish()
+            if len(found) == 2:
+                break
+    assert [row["n"] for row in written(spark, tmp_path / "data")] == [1]
+    (headers, tag), (none, no_tag) = found[b"x" * 500], found[b"}"]
+    assert ((headers or {})["region"], tag) == ("eu", "t")
+    assert (none or {}, no_tag) == ({}, None)
+
+
+def test_files_of_messages_have_their_positions(spark: SparkSession, tmp_path: Path) -> None:
+    (tmp_path / "orders.toml").write_text(ORDERS.format(lookupd="127.0.0.1:1"))
+    (tmp_path / "old").mkdir()
+    row = '{"body": "{\\"n\\": 5}", "partition": 1, "offset": 33, "headers": {"region": "eu"}}'
+    (tmp_path / "rows.json").write_text(row)
+    schema = "body STRING, partition INT, offset BIGINT, headers MAP<STRING, STRING>"
+    frame = spark.read.schema(schema).json(str(tmp_path / "rows.json"))
+    frame.write.parquet(str(tmp_path / "old" / "a"))
+    settings = ["source.files=old/a", "source.format=parquet"]
+    pipeline = load_pipeline(tmp_path / "orders.toml", settings)
+    run_now(spark, pipeline)
+    assert written(spark, tmp_path / "data") == [
+        {"n": 5, "partition": 1, "offset": 33, "region": "eu"}
+    ]
 
 
 # --- the rehearsal ------------------------------------------------------------------------------

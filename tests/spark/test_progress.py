@@ -137,6 +137,7 @@ def test_progress_shows_what_waits_where(
             "remaining": 8,
             "in_flight": 2,
             "deferred": 0,
+            "delayed": 0,
             "requeues": 3,
             "timeouts": 0,
             "paused": False,

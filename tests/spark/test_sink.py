@@ -14,7 +14,7 @@ import pytest
 
 from nsqflow.protocol import MessageBatch, Rdy
 from nsqflow.spark.connection import connect
-from nsqflow.spark.options import Access
+from nsqflow.spark.server_options import Access
 from tests.fixtures.auth import Authorization, AuthServer
 from tests.fixtures.certificates import Certificates
 from tests.fixtures.servers import PATIENCE, Nsqd, Nsqlookupd, start_nsqd, start_nsqlookupd

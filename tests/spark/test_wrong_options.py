@@ -83,11 +83,18 @@ def test_options_that_only_a_stream_or_only_a_table_takes_are_refused_elsewhere(
     spark: SparkSession, tmp_path: Path, nsqd: Nsqd, topic: str
 ) -> None:
     options = options_of(tmp_path, topic, nsqd)
-    with pytest.raises(Exception, match="startingPosition is an option of readStream") as caught:
-        table(spark, options | {"startingPosition": "latest"}).count()
-    assert (
-        first_line(str(caught.value)) == "startingPosition is an option of readStream, not of read"
-    )
+    for option, value, expected in (
+        ("leaseTimeout", "60s", "leaseTimeout is an option of readStream, not of read"),
+        (
+            "startingPosition",
+            "latest",
+            "startingPosition='latest' is invalid with mode=consume: must be given with "
+            "mode=range, or with readStream",
+        ),
+    ):
+        with pytest.raises(Exception, match=option) as caught:
+            table(spark, options | {option: value}).count()
+        assert first_line(str(caught.value)) == expected
     query = Query(stream(spark, options | {"mode": "peek"}), tmp_path)
     assert first_line(query.failure()) == "mode is an option of read, not of readStream"
 

@@ -36,6 +36,7 @@ from nsqflow.cli.terminal import (
 from nsqflow.protocol.names import check_topic
 
 if TYPE_CHECKING:
+    from nsqflow.cli.publish_options import MessageOptions
     from nsqflow.spark.spool.recovery import RecoveredSlot
 
 _STDOUT = Path("-")
@@ -86,7 +87,8 @@ def recover(
 
     Without GENERATION, these are the rows of all streams that do not run. Of a batch read, which
     has to be named, they are all rows. If it is interrupted and run again, --publish publishes
-    some twice.
+    some twice. Rows of the redesigned NSQ are published to the partitions they are of, with their
+    headers, tags and trace ids.
 
     Example:
       $ nsqflow spool recover orders/spool
@@ -201,11 +203,11 @@ def _open_output(path: Path | None) -> Iterator[Callable[[RecoveredSlot], None]]
 
 def _write(slot: RecoveredSlot, file: BinaryIO, path: Path = _STDOUT) -> None:
     # Imported late: it loads the client.
-    from nsqflow.cli.tail import describe_message
+    from nsqflow.cli.message_format import describe_partitioned
 
-    lines = [f"{to_json(describe_message(message))}\n".encode() for message in slot.messages()]
     with _reported(path):
-        file.write(b"".join(lines))
+        for message in slot.messages():
+            file.write(f"{to_json(describe_partitioned(message))}\n".encode())
         file.flush()  # now, where an error is reported
 
 
@@ -231,17 +233,18 @@ def _publish(
 ) -> int:
     # Imported late: it loads the client.
     from nsqflow.cli.pub import LinePublisher, PublishReport
+    from nsqflow.cli.publish_options import MessageOptions
 
     failed = False
     topics = recovery.topics()
     for target, source in {topic: None}.items() if topic else zip(topics, topics, strict=True):
-        report = PublishReport(target, "row")
-        publisher = LinePublisher(servers, None, _PUBLISH_TIMEOUT, report)
+        report = PublishReport(target, "row", as_json=as_json)
+        publisher = LinePublisher(servers, MessageOptions(), _PUBLISH_TIMEOUT, report)
         try:
-            run_async(publisher.run(_bodies(recovery.slots(source))))
+            run_async(publisher.run_each(_batches(recovery.slots(source), servers, target)))
         finally:
             if report.started:
-                report.print(json=as_json)
+                report.print()
         failed = failed or report.failed
     if not topics and not as_json:
         print("no rows to recover")
@@ -250,16 +253,28 @@ def _publish(
     return FAILED if failed or recovery.unreadable else OK
 
 
-async def _bodies(slots: Iterator[RecoveredSlot]) -> AsyncGenerator[list[tuple[int, bytes]], None]:
-    """Yield the bodies with the numbers of their rows, in parts that an nsqd accepts."""
+async def _batches(
+    slots: Iterator[RecoveredSlot], servers: CliServers, topic: str
+) -> AsyncGenerator[tuple[MessageOptions, list[tuple[int, bytes]]], None]:
+    """Yield the bodies with the numbers of their rows, in parts that an nsqd accepts.
+
+    Those of a part have the same options.
+    """
+    # Imported late: it loads the client.
+    from nsqflow.cli.spool_target import RowTarget
+
+    target = RowTarget(servers, topic)
+    options: MessageOptions | None = None
     part, size, number = list[tuple[int, bytes]](), 0, 0
     async for slot in _in_thread(slots):
         for message in slot.messages():
-            if part and size + len(message.body) > _MAX_PART:
-                yield part
+            own = await target.options_for(message)
+            if options is not None and (own != options or size + len(message.body) > _MAX_PART):
+                yield options, part
                 part, size = [], 0
             number += 1
             size += len(message.body)
+            options = own
             part.append((number, message.body))
-    if part:
-        yield part
+    if options is not None:
+        yield options, part

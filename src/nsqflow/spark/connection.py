@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import socket
+from dataclasses import replace
+from typing import NamedTuple
 
 import nsqflow
-from nsqflow.protocol import IdentifyRequest, Sub
-from nsqflow.spark.options import Access
+from nsqflow.protocol import Dialect, IdentifyRequest, Sub, SubscribeMode
+from nsqflow.spark.server_options import Access
 from nsqflow.transport.handshake import ConnectionSettings
 from nsqflow.transport.sync_connection import SyncConnection
 
@@ -18,12 +20,25 @@ _OPTION_NAMES = {
 }
 
 
+class LeaderEndpoint(NamedTuple):
+    """Where and how a partition is read now."""
+
+    nsqd: str
+    http: str
+    mode: SubscribeMode
+    extended: bool
+    """The topic's messages have headers."""
+
+
 def connect(
     address: str,
     access: Access,
     *,
     topic: str | None = None,
     channel: str | None = None,
+    partition: int | None = None,
+    mode: SubscribeMode = SubscribeMode.PLAIN,
+    extended: bool = False,
     msg_timeout: float | None = None,
     output_buffer_timeout: float | None = None,
     client_id: str | None = None,
@@ -33,13 +48,21 @@ def connect(
 ) -> SyncConnection:
     """Connect to nsqd, and subscribe if a topic and a channel are given; times are in seconds.
 
+    With a ``partition`` it is an nsqd of the redesigned NSQ; ``extended`` says that the topic's
+    messages have headers.
+
     Raises ``NetworkError``, ``ServerError``, ``RemoteProtocolError`` or ``ConfigError``, which
     name the address. ``tag`` is added to the user agent, which nsqd lists.
     """
-    subscription = None if topic is None or channel is None else Sub(topic, channel)
+    subscription = None
+    if topic is not None and channel is not None:
+        subscription = Sub(topic, channel, partition, mode)
     settings = connection_settings(
         access, msg_timeout, output_buffer_timeout, client_id, heartbeat_interval, tag
     )
+    if partition is not None:
+        identify = replace(settings.identify, extend_support=extended or None)
+        settings = replace(settings, identify=identify, dialect=Dialect.REDESIGNED)
     return SyncConnection.open(address, settings, subscription, timeout=timeout)
 
 

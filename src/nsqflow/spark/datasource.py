@@ -7,8 +7,10 @@ from typing import TYPE_CHECKING
 from pyspark.sql.datasource import DataSource
 from pyspark.sql.types import (
     BinaryType,
+    DecimalType,
     IntegerType,
     LongType,
+    MapType,
     StringType,
     StructField,
     StructType,
@@ -37,11 +39,22 @@ _METADATA = [
     StructField("channel", StringType()),
     StructField("nsqd", StringType()),
 ]
+_POSITIONS = [
+    StructField("partition", IntegerType()),
+    StructField("offset", LongType()),
+    StructField("size", IntegerType()),
+    StructField("internal_id", LongType()),
+    StructField("trace_id", DecimalType(20, 0)),
+    StructField("headers", MapType(StringType(), StringType())),
+    StructField("tag", StringType()),
+]
 
 
-def columns(options: SourceOptions) -> StructType:
-    """Return the columns of a source with these options."""
-    return StructType([_BODY, *(_METADATA if options.include_metadata else ())])
+def columns(options: SourceOptions, *, positions: bool) -> StructType:
+    """Return the columns of a source; ``positions`` are those of the redesigned NSQ."""
+    if not options.include_metadata:
+        return StructType([_BODY])
+    return StructType([_BODY, *_METADATA, *(_POSITIONS if positions else ())])
 
 
 class NsqDataSource(DataSource):
@@ -55,8 +68,10 @@ class NsqDataSource(DataSource):
             .load()
 
     Columns: ``body`` binary, ``id`` binary, ``attempts`` int, ``timestamp`` timestamp,
-    ``timestamp_ns`` long, ``topic``, ``channel`` and ``nsqd`` strings; with
-    ``includeMetadata=false`` only ``body``. The options are in ``docs/spark-options.md``.
+    ``timestamp_ns`` long, ``topic``, ``channel`` and ``nsqd`` strings; on the redesigned NSQ also
+    ``partition`` int, ``offset`` long, ``size`` int, ``internal_id`` long, ``trace_id`` decimal,
+    ``headers`` map of strings and ``tag`` string; with ``includeMetadata=false`` only ``body``. The
+    options are in ``docs/spark-options.md``.
     """
 
     @classmethod
@@ -69,7 +84,10 @@ class NsqDataSource(DataSource):
         """Return the columns; ``load()`` calls this first, and so reports invalid options."""
         # Spark does not say whether it is a stream; but some options are those of a table alone.
         parse = parse_batch if is_table(self.options) else parse_stream
-        return columns(parse(self.options))
+        options = parse(self.options)
+        from nsqflow.spark.source.topic_lookup import has_partitions
+
+        return columns(options, positions=options.include_metadata and has_partitions(options))
 
     @hide_traceback()
     def reader(self, schema: StructType) -> DataSourceReader:
@@ -77,8 +95,7 @@ class NsqDataSource(DataSource):
         from nsqflow.spark.source.batch_reader import NsqBatchReader
 
         options = parse_batch(self.options)
-        _check_schema(schema, columns(options))
-        return NsqBatchReader(options)
+        return NsqBatchReader(options, positions=_check_schema(schema, options))
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802
         """Return the reader of a stream."""
@@ -86,8 +103,7 @@ class NsqDataSource(DataSource):
 
         try:
             options = parse_stream(self.options)
-            _check_schema(schema, columns(options))
-            return NsqStreamReader(options)
+            return NsqStreamReader(options, positions=_check_schema(schema, options))
         except ConfigError as error:
             # If this raised, Spark would report another error: it would try to stop a reader that
             # does not exist.
@@ -108,10 +124,15 @@ class NsqDataSource(DataSource):
         return NsqStreamWriter(schema, self.options)
 
 
-def _check_schema(given: StructType, ours: StructType) -> None:
-    """Raise ``ConfigError`` if ``.schema(...)`` has other columns than the source."""
+def _check_schema(given: StructType, options: SourceOptions) -> bool:
+    """Return whether the rows have positions.
+
+    Raises ``ConfigError`` if ``.schema(...)`` has other columns than the source.
+    """
+    positions = any(field.name == "partition" for field in given)
+    ours = columns(options, positions=positions)
     if [*map(_signature, given)] == [*map(_signature, ours)]:
-        return
+        return positions
     wanted = {field.name: field for field in ours}
     found = {field.name: field for field in given}
     if unknown := [name for name in found if name not in wanted]:

@@ -73,13 +73,18 @@ class BatchReport:
     """Messages in paused channels and topics; ``backlog`` does not count them."""
     deferred: int | None
     """Messages that nsqd holds back for a delay; ``backlog`` does not count them."""
+    delayed: int | None
+    """Messages that the redesigned NSQ holds on disk for long delays; nothing waits for them."""
     in_flight: int | None
     lag_seconds: float | None
-    """How old the newest message of the batch before was when that one was planned."""
+    """How old the oldest message of the batch before was when that one was planned.
+
+    0 if nothing waits; None if unknown.
+    """
     last_batch: Mapping[str, Any]
     """The counters of the batch before, with its ``oldest`` and ``newest`` timestamp."""
     places: Mapping[str, Mapping[str, Any]]
-    """For each ``topic|nsqd``, the counters of its nsqd when the batch was planned."""
+    """For each ``topic|nsqd``, or ``topic|partition``, its counters when the batch was planned."""
     unreachable: Mapping[str, str]
     """The nsqd that did not answer then, and why; ``backlog`` lacks their messages."""
 
@@ -143,7 +148,7 @@ def batch_totals(store: ObjectStore, offset: Offset) -> PartitionTotals | None:
 def _report(
     progress: StreamingQueryProgress, offset: Offset, status: dict[str, Any]
 ) -> BatchReport:
-    known = ("backlog", "remaining", "paused", "deferred", "in_flight", "lag_seconds")
+    known = ("backlog", "remaining", "paused", "deferred", "delayed", "in_flight", "lag_seconds")
     return BatchReport(
         query=progress.name or str(progress.id),
         batch=progress.batchId,

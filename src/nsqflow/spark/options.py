@@ -8,22 +8,23 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
-from typing import Any, Self
+from dataclasses import dataclass, field
+from typing import Any
 
-from nsqflow.address import default_http_address
-from nsqflow.config.addresses import HTTP, NSQD
-from nsqflow.config.kinds import Boolean, Choice, List, Text, matching
+from nsqflow.config.kinds import Boolean, Choice, Text, matching
 from nsqflow.config.names import CHANNEL, PATTERN, TARGET, TOPIC, TOPICS
 from nsqflow.config.numbers import Duration, Integer, Size
 from nsqflow.config.options import OptionTable, camel_case, check_exactly_one, create, option
-from nsqflow.config.security import Security
 from nsqflow.errors import ConfigError
+from nsqflow.spark.server_options import BATCH, SINK, SOURCE, STREAM, Access, ServerOptions
+from nsqflow.spark.starting_position import (
+    ENDING_TIMESTAMP,
+    EXISTING,
+    STARTING_POSITION,
+    is_time,
+    time_of,
+)
 
-STREAM, BATCH, SINK = "stream", "batch", "sink"
-SCOPES = (STREAM, BATCH, SINK)
-
-_SOURCE = (STREAM, BATCH)
 _CALLS = {STREAM: "readStream", BATCH: "read", SINK: "write and writeStream"}
 
 # Options of writeStream that Spark passes on to a sink.
@@ -31,7 +32,6 @@ _WRITE_STREAM = ("checkpointlocation", "queryname")
 
 _MESSAGES = Integer(1, 10**9)
 _READ_ID = Text("1 to 64 letters, digits, '.', '_' and '-'", matching(r"[A-Za-z0-9._-]{1,64}"))
-_HTTP_LIST = List(HTTP, secret=True)
 
 
 def _spool_location(text: str) -> str:
@@ -52,82 +52,6 @@ _LOCATION = _Location("an absolute path, a file:// URL or s3://bucket/prefix", _
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ServerOptions:
-    """The addresses of the servers: of nsqlookupd, or of the nsqd themselves."""
-
-    # A URL may contain a password.
-    lookupd: tuple[str, ...] = option(
-        (),
-        _HTTP_LIST,
-        "HTTP addresses of nsqlookupd, which knows the nsqd; give either this or `nsqd`",
-        secret=True,
-    )
-    nsqd: tuple[str, ...] = option(
-        (), List(NSQD), "TCP addresses of the nsqd, where there is no nsqlookupd"
-    )
-    nsqd_http: tuple[str, ...] = option(
-        (),
-        _HTTP_LIST,
-        "HTTP addresses of the nsqd, as many as in `nsqd` and in the same order; by default the "
-        "same hosts with the TCP port + 1",
-        scopes=_SOURCE,
-        secret=True,
-    )
-
-    @classmethod
-    def of(cls, given: Mapping[str, Any]) -> Self:
-        """Return the options that are set; raise ``ConfigError`` if they contradict each other."""
-        servers = create(cls, given)
-        check_exactly_one(lookupd=servers.lookupd, nsqd=servers.nsqd)
-        if servers.nsqd_http and len(servers.nsqd_http) != len(servers.nsqd):
-            raise ConfigError(
-                f"nsqdHttp has {len(servers.nsqd_http)} addresses and nsqd {len(servers.nsqd)}: "
-                "give one for each nsqd"
-            )
-        return servers
-
-    def with_http(self) -> Self:
-        """Return them with default HTTP addresses of the nsqd, if none are given."""
-        if self.nsqd_http:
-            return self
-        return replace(self, nsqd_http=tuple(_http_address_of(nsqd) for nsqd in self.nsqd))
-
-    @property
-    def use_https(self) -> bool:
-        """Whether an HTTP API uses TLS."""
-        return any(text.lower().startswith("https:") for text in (*self.lookupd, *self.nsqd_http))
-
-
-def _http_address_of(nsqd: str) -> str:
-    address = default_http_address(nsqd)
-    if address is None:
-        raise ConfigError(f"nsqd {nsqd!r} has no port + 1: give its HTTP address in nsqdHttp")
-    return HTTP.parse("nsqd", address)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Access(Security):
-    """How to talk to an nsqd: TLS, AUTH and compression."""
-
-    snappy: bool = option(False, Boolean(), "compress the traffic with nsqd with snappy")
-    deflate: bool = option(False, Boolean(), "compress it with deflate; not together with `snappy`")
-
-    @classmethod
-    def of(cls, given: Mapping[str, Any], servers: ServerOptions) -> Self:
-        """Return the options that are set; raise ``ConfigError`` if they contradict each other."""
-        access = create(cls, given)
-        if access.snappy and access.deflate:
-            raise ConfigError("both snappy and deflate are set: choose one of them")
-        access.check_given(given, https=servers.use_https)
-        return access
-
-    @staticmethod
-    def name_of(field: str) -> str:
-        """Return the name by which users know a field."""
-        return camel_case(field)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class SourceOptions:
     """The options of a streaming or batch read."""
 
@@ -136,25 +60,29 @@ class SourceOptions:
         TOPICS,
         "the topics to read; give either this or `topicPattern`",
         name="topic",
-        scopes=_SOURCE,
+        scopes=SOURCE,
     )
     topic_pattern: str | None = option(
         None,
         PATTERN,
         "read every topic whose whole name matches, including topics created later",
-        scopes=_SOURCE,
+        scopes=SOURCE,
     )
     channel: str = option(
-        "", CHANNEL, "the channel to read from; required, and for this query alone", scopes=_SOURCE
+        "",
+        CHANNEL,
+        "the channel to read from; required but for `mode=range`, and for this query alone",
+        scopes=SOURCE,
     )
     servers: ServerOptions
     access: Access = field(default_factory=Access)
     spool: str | None = option(
         None,
         _LOCATION,
-        "where messages are kept between nsqd and Spark; required, except to peek",
+        "where messages are kept between nsqd and Spark; required, except for `mode=peek` and "
+        "`mode=range`",
         name="spoolLocation",
-        scopes=_SOURCE,
+        scopes=SOURCE,
     )
     spool_retention_batches: int = option(
         2,
@@ -166,7 +94,7 @@ class SourceOptions:
         "owner",
         Choice("owner", "group", "umask"),
         "which users of the machine may read and write the spool's files",
-        scopes=_SOURCE,
+        scopes=SOURCE,
     )
     lease_timeout: float = option(
         30.0,
@@ -179,16 +107,20 @@ class SourceOptions:
         False,
         Boolean(),
         "read a channel that another query reads too: each gets a part of the messages",
-        scopes=_SOURCE,
+        scopes=SOURCE,
     )
     partitions_per_nsqd: int = option(
         1,
         Integer(1, 100),
         "how many tasks read from each nsqd and topic at once; above 1 a stall may duplicate",
-        scopes=_SOURCE,
+        scopes=SOURCE,
     )
     max_messages_per_partition: int | None = option(
-        None, _MESSAGES, "split a larger share of one nsqd into more partitions", scopes=_SOURCE
+        None,
+        _MESSAGES,
+        "split a larger share of one nsqd into more partitions; of a partition of the redesigned "
+        "NSQ a batch takes no more than this, and only `mode=range` splits it",
+        scopes=SOURCE,
     )
     max_messages_per_trigger: int = option(
         500_000, _MESSAGES, "maximum number of messages in one batch", scopes=(STREAM,)
@@ -215,54 +147,70 @@ class SourceOptions:
         0.5,
         Duration(0.01, 3600),
         "how long a task waits for the next message of its share before it ends without it",
-        scopes=_SOURCE,
+        scopes=SOURCE,
     )
     msg_timeout: float = option(
         60.0,
         Duration(1, 86_400),
         "how long nsqd waits for an answer before it delivers a message again",
-        scopes=_SOURCE,
+        scopes=SOURCE,
     )
     starting_position: str = option(
-        "existing",
-        Choice("existing", "latest"),
-        "where a new query starts; `latest` empties the channel first",
-        scopes=(STREAM,),
+        EXISTING,
+        STARTING_POSITION,
+        "where a new query starts, or a range; `latest` empties a classic channel first, the "
+        "others are for the redesigned NSQ",
+        scopes=SOURCE,
+    )
+    ending_timestamp: str | None = option(
+        None,
+        ENDING_TIMESTAMP,
+        "where a read with `mode=range` ends: before the first message at this time",
+        scopes=(BATCH,),
+    )
+    ordered: bool = option(
+        False,
+        Boolean(),
+        "read an ordinary topic of the redesigned NSQ in order, one message at a time; topics that "
+        "are ordered are read so anyway",
+        scopes=SOURCE,
     )
     fail_on_data_loss: bool = option(
         True,
         Boolean(),
         "fail when messages may have been lost, instead of logging a warning",
-        scopes=_SOURCE,
+        scopes=SOURCE,
     )
     dedupe: str = option(
         "redelivered",
         Choice("redelivered", "always", "off"),
         "which messages are looked up among those read before",
-        scopes=_SOURCE,
+        scopes=SOURCE,
     )
     max_attempts: int | None = option(
         None,
         Integer(1, 65534),
         "a message delivered more often than this goes to `deadLetterTopic`",
-        scopes=_SOURCE,
+        scopes=SOURCE,
     )
     dead_letter_topic: str | None = option(
         None,
         TOPIC,
-        "where it goes, on the nsqd it came from; give both options or neither",
-        scopes=_SOURCE,
+        "where it goes: on the nsqd it came from, or to any partition of a topic of the redesigned "
+        "NSQ; give both options or neither",
+        scopes=SOURCE,
     )
     include_metadata: bool = option(
         True,
         Boolean(),
         "return all columns; false returns `body` alone, which is a tenth faster",
-        scopes=_SOURCE,
+        scopes=SOURCE,
     )
     mode: str = option(
         "consume",
-        Choice("consume", "peek"),
-        "`consume` takes the messages out of the channel, `peek` puts them back",
+        Choice("consume", "peek", "range"),
+        "`consume` takes the messages out of the channel, `peek` leaves them there, `range` reads "
+        "a part of a topic of the redesigned NSQ without a channel",
         scopes=(BATCH,),
     )
     read_id: str | None = option(
@@ -289,6 +237,14 @@ class SinkOptions:
         1_000_000,
         Size("1k", "1g"),
         "maximum bytes of one MPUB; nsqd's own limit is its `--max-body-size` (5m)",
+        scopes=(SINK,),
+    )
+    partitioner: str | None = option(
+        None,
+        Choice("murmur3", "java"),
+        "which partition of a topic of the redesigned NSQ a `key` belongs to; the same for all of "
+        "the topic's producers",
+        default_text="murmur3",
         scopes=(SINK,),
     )
 
@@ -329,7 +285,10 @@ def parse_stream(options: Mapping[str, str]) -> SourceOptions:
 
 def parse_batch(options: Mapping[str, str]) -> SourceOptions:
     """Parse the options of ``read``."""
-    return _source(OPTIONS.parse(options, BATCH))
+    given = OPTIONS.parse(options, BATCH)
+    source = _source(given)
+    _check_mode(source, given)
+    return source
 
 
 def parse_sink(options: Mapping[str, str]) -> SinkOptions:
@@ -344,7 +303,7 @@ def _source(given: Mapping[str, Any]) -> SourceOptions:
     servers = ServerOptions.of(given).with_http()
     source = create(SourceOptions, given, servers=servers, access=Access.of(given, servers))
     check_exactly_one(topic="topics" in given, topicPattern="topic_pattern" in given)
-    if not source.channel:
+    if not source.channel and source.mode != "range":
         raise ConfigError("channel is missing: must be a channel's name, for this query alone")
     if source.spool is None and source.mode == "consume":
         raise ConfigError(f"spoolLocation is missing: must be {_LOCATION}")
@@ -353,14 +312,49 @@ def _source(given: Mapping[str, Any]) -> SourceOptions:
             f"spoolPermissions={source.spool_permissions!r} is invalid for a spool on S3: the "
             "bucket's policy decides there"
         )
-    if source.read_id is not None and source.mode == "peek":
-        raise ConfigError(
-            f"readId={source.read_id!r} is invalid with mode=peek: nothing is finished, and each "
-            "read may have other messages"
-        )
     _check_limits(source, given)
     _check_dead_letters(source)
     return source
+
+
+def _check_mode(source: SourceOptions, given: Mapping[str, Any]) -> None:
+    if source.read_id is not None and source.mode != "consume":
+        raise ConfigError(
+            f"readId={source.read_id!r} is invalid with mode={source.mode}: nothing is finished, "
+            "and there is nothing to keep"
+        )
+    if source.mode == "range":
+        if source.channel:
+            raise ConfigError(
+                f"channel={source.channel!r} is invalid with mode=range, which leaves all channels "
+                "alone"
+            )
+        if source.starting_position == EXISTING and "starting_position" in given:
+            raise ConfigError(
+                "startingPosition='existing' is invalid with mode=range: no channel is read"
+            )
+        _check_times(source)
+        if not source.servers.lookupd:
+            raise ConfigError("lookupd is missing: mode=range is for topics of the redesigned NSQ")
+    elif source.ending_timestamp is not None:
+        raise ConfigError(
+            f"endingTimestamp={source.ending_timestamp!r} is invalid with mode={source.mode}: must "
+            "be given with mode=range"
+        )
+    elif "starting_position" in given:
+        raise ConfigError(
+            f"startingPosition={source.starting_position!r} is invalid with mode={source.mode}: "
+            "must be given with mode=range, or with readStream"
+        )
+
+
+def _check_times(source: SourceOptions) -> None:
+    """Check that a range does not end before it begins."""
+    start, end = source.starting_position, source.ending_timestamp
+    if end is not None and is_time(start) and time_of(end) < time_of(start):
+        raise ConfigError(
+            f"endingTimestamp={end!r} is invalid: must not be before startingPosition ({start})"
+        )
 
 
 def _check_limits(source: SourceOptions, given: Mapping[str, Any]) -> None:

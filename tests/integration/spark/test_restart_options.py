@@ -17,7 +17,8 @@ from uuid import uuid4
 import pytest
 
 from nsqflow.errors import ConfigError, DataLossError
-from nsqflow.spark.options import OPTIONS, STREAM, parse_stream
+from nsqflow.spark.options import OPTIONS, parse_stream
+from nsqflow.spark.server_options import STREAM
 from nsqflow.spark.source.reader import NsqStreamReader
 from tests.fixtures.certificates import Certificates
 from tests.fixtures.crashing import until
@@ -99,6 +100,8 @@ def change(option: str, servers: Servers, topic: str, folder: Path) -> Change:
         "idleTimeout": Change({}, {"idleTimeout": "300ms"}),
         "msgTimeout": Change({}, {"msgTimeout": "30s"}),
         "startingPosition": Change({}, {"startingPosition": "latest"}),
+        # Order is for redesigned topics: source/test_partitions.py changes it for one.
+        "ordered": Change({"ordered": "false"}, {}),
         "failOnDataLoss": Change({}, {"failOnDataLoss": "false"}),
         "dedupe": Change({}, {"dedupe": "always"}),
         "maxAttempts": Change(dead, {"maxAttempts": "8"}),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from nsqflow.spark.source.offsets import Offset, PartitionId, make_key
 from nsqflow.spark.spool.generation import GenerationMarker
@@ -20,6 +20,9 @@ from nsqflow.spark.spool.slot_format import FinConfirmation, PartitionTotals, Sl
 from nsqflow.spark.spool.slots import Slots
 from nsqflow.spark.spool.store import ObjectStore
 from tests.unit.spark.spool_rows import rows_of
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 OLD, NEW = "0" * 31 + "1", "f" * 31 + "2"
 """Two generations of streams."""
@@ -86,3 +89,27 @@ class SpoolBuilder:
             confirmation = FinConfirmation(slots=[*range(len(parts))], failed=refused)
             slots.confirm("writer", confirmation)
         return slots
+
+    def partition(
+        self,
+        generation: str,
+        seq: int,
+        number: int,
+        rows: pa.RecordBatch,
+        *,
+        topic: str = "orders",
+        leader: str = NSQD,
+    ) -> None:
+        """Have a batch with these rows of a partition of the redesigned NSQ read, into one slot."""
+        key = make_key(topic, number)
+        end = Offset(generation, seq, len(rows), {key: [len(rows)]})
+        self.store.write(planned_marker(generation, seq), b"%s" % repr(end).encode())
+        slots = Slots(
+            self.store,
+            PartitionId(generation, seq, key, 0).folder,
+            planned_marker(generation, seq),
+        )
+        totals = PartitionTotals(rows=len(rows))
+        footer = SlotFooter(writer="writer", last=True, totals=totals, leader=leader)
+        assert slots.create(0, rows, footer) is not None
+        slots.confirm("writer", FinConfirmation(slots=[0]))

@@ -17,7 +17,8 @@ from cryptography.hazmat.primitives.serialization import (
 )
 
 from nsqflow.errors import ConfigError
-from nsqflow.spark.options import Access, parse_sink
+from nsqflow.spark.options import parse_sink
+from nsqflow.spark.server_options import Access
 from tests.fixtures.certificates import Certificates
 
 SECRET = "hunter2"

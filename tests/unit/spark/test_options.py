@@ -14,15 +14,13 @@ import pytest
 from nsqflow.errors import ConfigError
 from nsqflow.spark.options import (
     OPTIONS,
-    SCOPES,
-    Access,
-    ServerOptions,
     SinkOptions,
     SourceOptions,
     parse_batch,
     parse_sink,
     parse_stream,
 )
+from nsqflow.spark.server_options import SCOPES, Access, ServerOptions
 
 Parse = Callable[[dict[str, str]], SourceOptions | SinkOptions]
 
@@ -53,6 +51,8 @@ VALUES: dict[str, tuple[str, Any]] = {
     "idleTimeout": ("50ms", 0.05),
     "msgTimeout": ("90", 90.0),
     "startingPosition": ("Latest", "latest"),
+    "endingTimestamp": ("timestamp:1700000000", "timestamp:1700000000"),
+    "ordered": ("true", True),
     "failOnDataLoss": ("False", False),
     "dedupe": ("always", "always"),
     "maxAttempts": ("3", 3),
@@ -64,6 +64,7 @@ VALUES: dict[str, tuple[str, Any]] = {
     "readId": ("orders-1", "orders-1"),
     "maxMessages": ("20", 20),
     "maxBatchBytes": ("64k", 65536),
+    "partitioner": ("Java", "java"),
     "lookupd": ("b:4161,https://c/x", ("b:4161", "https://c/x")),
     "nsqd": ("b:4150, c:4150", ("b:4150", "c:4150")),
     "nsqdHttp": ("b:80", ("b:80",)),
@@ -87,6 +88,7 @@ NEEDS = {
     "tlsKeyFile": {"tls": "true", "tlsCertFile": "/cert.pem"},
     "tlsVerify": {"tls": "true"},
 }
+RANGE = {"mode": "range", "lookupd": "b:4161"}  # what it takes to read a part of a topic
 INSTEAD = {"topicPattern": "topic", "lookupd": "nsqd"}
 
 PLACES = [(row.name, where) for row in OPTIONS for where in row.scopes or SCOPES]
@@ -126,6 +128,8 @@ def test_an_option_is_taken_where_it_applies_in_any_spelling(name: str, where: s
     parse, base = PARSE[where]
     text, value = VALUES[name]
     base = without(base, name, INSTEAD.get(name, "")) | NEEDS.get(name, {})
+    if where == "batch" and name in ("startingPosition", "endingTimestamp"):
+        base = without(base, "channel", "nsqd", "spoolLocation") | RANGE
     for spelling in (name, name.lower(), name.upper()):
         parsed = parse(base | {spelling: text})
         if name == "topic":

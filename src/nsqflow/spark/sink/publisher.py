@@ -27,7 +27,7 @@ from nsqflow.errors import (
 )
 from nsqflow.protocol import CommandFailed, Dpub, Published
 from nsqflow.spark.connection import connect
-from nsqflow.spark.options import Access
+from nsqflow.spark.server_options import Access
 from nsqflow.spark.sink.encoder import PackedMpub
 from nsqflow.transport.sync_connection import SyncConnection, wait_for_any
 

@@ -23,11 +23,13 @@ UNCOUNTED = 3  # messages that nsqd may not count, as they are on their way from
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChannelBacklog:
-    """The counters of a topic and of the query's channel of it, on one nsqd."""
+    """The counters of a topic and of the query's channel of it, on one nsqd or in one partition."""
 
     topic: str
     nsqd: str
-    """``host:port``, which tasks connect to."""
+    """``host:port``, which tasks connect to; that of a partition is its leader now."""
+    partition: int | None = None
+    """The partition, in the redesigned NSQ."""
     depth: int = 0
     """Messages that wait in the channel."""
     topic_depth: int = 0
@@ -44,6 +46,16 @@ class ChannelBacklog:
     """All messages of the topic since then."""
     message_bytes: int = 0
     """The bytes of their bodies."""
+    start: int = 0
+    """Of a partition: the offset of the oldest byte that is kept."""
+    end: int = 0
+    """The offset of the next message."""
+    cursor: int = 0
+    """The offset before which the channel has finished everything."""
+    delayed: int = 0
+    """Messages that nsqd holds on disk for more than 15 minutes; nothing else counts them."""
+    due: int = 0
+    """1 if the delay of one of them is over."""
     paused: bool = False
     topic_paused: bool = False
     exists: bool = True
@@ -51,19 +63,23 @@ class ChannelBacklog:
 
     @property
     def key(self) -> str:
-        """Topic and nsqd, as a key of plans."""
-        return make_key(self.topic, self.nsqd)
+        """Topic and nsqd, or topic and partition, as a key of plans."""
+        return make_key(self.topic, self.nsqd if self.partition is None else self.partition)
 
     @property
     def available(self) -> int:
         """The number of messages that a task could pull now, by nsqd's counters."""
         if self.paused:
             return 0
+        if self.partition is not None:  # where the depth counts whatever is not finished
+            return max(0, self.depth - self.in_flight - self.deferred) + self.due
         return self.depth + (0 if self.topic_paused else self.topic_depth)
 
     @property
     def held_back(self) -> int:
         """The number of messages that no task gets as long as the channel or topic is paused."""
+        if self.partition is not None:
+            return self.depth if self.paused else 0
         return self.depth + self.topic_depth - self.available
 
     def was_recreated(self, before: ChannelBacklog) -> bool:
@@ -192,13 +208,14 @@ class RetryBackoff:
 class AvailableNowTarget:
     """How many messages a run with ``availableNow`` reads: as many as there were at its start.
 
-    By number, as NSQ has no positions: a later message may be read instead of an earlier one.
-    Messages in flight count, because they come back unless their consumer finishes them.
+    By number, as classic NSQ has no positions: a later message may be read instead of an earlier
+    one. Messages in flight count, because they come back unless their consumer finishes them.
     """
 
-    def __init__(self, backlogs: Iterable[ChannelBacklog]) -> None:
+    def __init__(self, backlogs: Iterable[ChannelBacklog], available: Mapping[str, int]) -> None:
+        """``available`` has the number of messages of each key that can be pulled now."""
         self._left = {
-            backlog.key: backlog.available
+            backlog.key: available.get(backlog.key, 0)
             + (0 if backlog.paused else backlog.in_flight)
             + _uncounted(backlog)
             for backlog in backlogs

@@ -1,4 +1,4 @@
-"""Polls nsqd's /stats for the number of messages waiting in the query's channel.
+"""Polls the servers for the number of messages waiting in the query's channel.
 
     monitor = BacklogMonitor(options)
     monitor.create()
@@ -13,7 +13,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import re
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Set
 from contextlib import suppress
 from dataclasses import replace
 from functools import cache, partial
@@ -22,12 +22,20 @@ from time import monotonic
 from typing import Any
 
 from nsqflow.address import join_address
+from nsqflow.admin.partition import BrowsedMessage, PartitionStats
+from nsqflow.client.position import Position
 from nsqflow.errors import AdminError, ConfigError, NetworkError
 from nsqflow.protocol.lookup import Node
+from nsqflow.spark.connection import LeaderEndpoint
 from nsqflow.spark.options import SourceOptions
 from nsqflow.spark.source.allocation import ChannelBacklog
 from nsqflow.spark.source.nsqd_stats import NsqdStatsClient
-from nsqflow.spark.source.offsets import make_key, split_key
+from nsqflow.spark.source.offsets import make_key, partition_of, split_key
+from nsqflow.spark.source.partition_monitor import (
+    PartitionMonitor,
+    check_classic,
+    missing_topic,
+)
 from nsqflow.spark.source.topic_lookup import INTERVAL, ServerGroup, TopicLookup, unknown_name
 
 logger = logging.getLogger(__name__)
@@ -41,7 +49,7 @@ _CLOSE_CYCLES = 3  # turns of the loop: an aborted transport closes its socket i
 
 
 class BacklogMonitor:
-    """Polls all nsqd that have topics of one query."""
+    """Polls all nsqd that have topics of one query, of the classic NSQ or of the redesigned one."""
 
     def __init__(self, options: SourceOptions) -> None:
         self._options = options
@@ -49,6 +57,7 @@ class BacklogMonitor:
         self._tls = cache(options.access.http_context)
         servers = options.servers
         self._lookup = TopicLookup(options, self._tls) if servers.lookupd else None
+        self.partitions = PartitionMonitor(options, self._tls)
         self._clients = {
             nsqd: self._make_client(nsqd, http, options.topics)
             for nsqd, http in zip(servers.nsqd, servers.nsqd_http, strict=True)
@@ -72,11 +81,36 @@ class BacklogMonitor:
         now = monotonic()
         self._vanished = {nsqd: at for nsqd, at in self._vanished.items() if now < at + _VANISHED}
         gone = dict.fromkeys(self._vanished, "nsqlookupd does not name it any more")
-        return gone | self._servers.unreachable
+        return gone | self._servers.unreachable | self.partitions.unreachable
 
-    def http_of(self, nsqd: str) -> str:
-        """Return the address of the HTTP API of an nsqd that was found."""
-        return self._clients[nsqd].http
+    def unreachable_keys(self, keys: Iterable[str]) -> set[str]:
+        """Return the keys whose nsqd did not answer, and partitions without leader or channel."""
+        classic, silent, lacking = (
+            self.unreachable,
+            self.partitions.silent,
+            self.partitions.lacking,
+        )
+        endpoints = self.partitions.endpoints()
+        found = set()
+        for key in keys:
+            if partition_of(key) is None:
+                gone = split_key(key)[1] in classic
+            else:
+                gone = key not in endpoints or endpoints[key].nsqd in silent or key in lacking
+            if gone:
+                found.add(key)
+        return found
+
+    def places(self, keys: Iterable[str]) -> dict[str, LeaderEndpoint | None]:
+        """Return the leader of each partition that has one; None for a key of the classic NSQ."""
+        endpoints = self.partitions.endpoints()
+        return {
+            key: endpoints.get(key) for key in keys if partition_of(key) is None or key in endpoints
+        }
+
+    def http_of(self, key: str) -> str:
+        """Return the address of the HTTP API that has a key; empty for a partition."""
+        return self._clients[split_key(key)[1]].http if partition_of(key) is None else ""
 
     def take_deleted(self) -> set[str]:
         """Return the keys whose topic was found to be deleted since the last call."""
@@ -118,6 +152,33 @@ class BacklogMonitor:
         """Create the channel, and empty it on all reachable nsqd."""
         self._runner.run(self._empty())
 
+    def look_up_each_time(self, topics: Set[str]) -> None:
+        """Look these topics up in each poll, so that it asks their leaders of that moment."""
+        if self._lookup is not None:
+            self._lookup.urgent = topics
+
+    def seek(self, key: str, position: Position) -> None:
+        """Move the channel of a partition; raise ``AdminError`` or ``NetworkError``."""
+        self._runner.run(self.partitions.seek(key, position))
+
+    def message_at(self, key: str, offset: int) -> BrowsedMessage:
+        """Return the first message of a partition at an offset or after it.
+
+        Raises ``AdminError`` at its end, ``NetworkError`` or ``DiscoveryError``.
+        """
+        return self._runner.run(self.partitions.message_at(key, offset))
+
+    def message_number(self, key: str, number: int) -> BrowsedMessage:
+        """Return a message of a partition by its number; raise the same."""
+        return self._runner.run(self.partitions.message_number(key, number))
+
+    def partition_stats(self) -> list[PartitionStats]:
+        """Return the partitions of all topics whose leaders answer.
+
+        Raises ``ConfigError`` for a topic that is unknown, or one of the classic NSQ.
+        """
+        return self._runner.run(self._partition_stats())
+
     def close(self) -> None:
         """Close all connections."""
         if not self._closed:
@@ -131,27 +192,52 @@ class BacklogMonitor:
         await self._refresh(timeout)
         readings = await self._read(timeout)
         created = await self._create_missing(readings)
+        partitions = await self.partitions.poll(timeout)
         self._check_reachable()
-        found = chain(*readings.values(), *created.values())
+        found = chain(*readings.values(), *created.values(), partitions)
         return sorted(found, key=lambda backlog: backlog.key)
 
     async def _refresh(self, timeout: float) -> None:
         if self._lookup is not None:
             if await self._lookup.refresh(timeout):
-                self._update_clients(self._lookup.nodes)
+                answers = self._lookup.answers
+                self.partitions.update(answers)
+                classic = {
+                    topic: answers[topic] for topic in answers.keys() - self.partitions.topics
+                }
+                check_classic((t for t, each in classic.items() if each.producers), self._options)
+                self._update_clients({topic: each.producers for topic, each in classic.items()})
             if not self._clients:
                 self._lookup.check_reachable()
+        else:  # nsqd that are named directly are classic ones
+            check_classic(
+                self._options.topics or [self._options.topic_pattern or ""], self._options
+            )
 
     def _check_reachable(self) -> None:
-        if self._clients and len(self._servers.unreachable) == len(self._clients):
-            reasons = "; ".join(self._servers.unreachable.values())
-            raise NetworkError(f"no nsqd is reachable: {reasons}")
+        servers = len(self._clients) + len(self.partitions.nodes)
+        if servers and len(self._servers.unreachable) + len(self.partitions.silent) == servers:
+            reasons = (self._servers.unreachable | self.partitions.silent).values()
+            raise NetworkError(f"no nsqd is reachable: {'; '.join(reasons)}")
 
     async def _find(self) -> list[ChannelBacklog]:
         await self._refresh(_TIMEOUT)
         readings = await self._read(_TIMEOUT)
+        partitions = await self.partitions.find(_TIMEOUT)
         self._check_reachable()
-        return sorted(chain(*readings.values()), key=lambda backlog: backlog.key)
+        return sorted(chain(*readings.values(), partitions), key=lambda backlog: backlog.key)
+
+    async def _partition_stats(self) -> list[PartitionStats]:
+        await self._refresh(_TIMEOUT)
+        known = self.partitions.topics
+        unknown = [topic for topic in self._options.topics if topic not in known]
+        if self._lookup is not None and (unknown or not known):
+            if not await self._lookup.is_redesigned(_TIMEOUT):
+                check_classic(unknown, self._options)
+            raise await self._unknown(unknown[0] if unknown else "")
+        found = await self.partitions.stats(_TIMEOUT)
+        self._check_reachable()
+        return [*chain(*found.values())]
 
     async def _poll_existing(self) -> list[ChannelBacklog]:
         found = await self._find()
@@ -176,7 +262,9 @@ class BacklogMonitor:
             asked = [f"nsqlookupd {name}" for name in self._lookup.responding] + asked
         options = self._options
         pattern = options.topic_pattern or ""
-        return unknown_name(topic, pattern, options.channel, known, asked, self.unreachable)
+        return unknown_name(
+            topic, pattern, options.channel, known, asked, self.unreachable, options.mode
+        )
 
     async def _read_clients(self, keys: Iterable[str]) -> dict[str, list[Mapping[str, Any]]]:
         found: dict[str, list[Mapping[str, Any]]] = {}
@@ -188,22 +276,26 @@ class BacklogMonitor:
 
         clients = {key: self._clients.get(split_key(key)[1]) for key in keys}
         await asyncio.gather(*(read(key, each) for key, each in clients.items() if each))
-        return found
+        return found | await self.partitions.clients(keys)
 
     async def _create(self) -> None:
         await self._poll(_TIMEOUT)
         if self._lookup is None:
             return
         known = {topic for client in self._clients.values() for topic in client.topics}
+        known |= self.partitions.topics.keys()
         for topic in self._options.topics:
             if topic not in known:
+                if await self._lookup.is_redesigned(_TIMEOUT):
+                    raise missing_topic(topic)
                 await self._lookup.create_channel(topic, self._options.channel, _TIMEOUT)
 
     async def _empty(self) -> None:
         await self._create()
         await self._await_flow()
         for backlog in await self._poll(_TIMEOUT):
-            await self._clients[backlog.nsqd].empty_channel(backlog.topic)
+            if backlog.partition is None:  # partitions seek instead
+                await self._clients[backlog.nsqd].empty_channel(backlog.topic)
 
     async def _await_flow(self) -> None:
         """Wait until the topics' messages have reached the channel."""
@@ -225,6 +317,7 @@ class BacklogMonitor:
             client.close()
         if self._lookup is not None:
             self._lookup.close()
+        self.partitions.close()
         for _ in range(_CLOSE_CYCLES):
             await asyncio.sleep(0)
 

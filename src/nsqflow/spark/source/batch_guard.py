@@ -8,12 +8,13 @@ stays refused: the task is tried again, when the other reader may have ended.
 from __future__ import annotations
 
 import json
-from contextlib import closing
+from contextlib import closing, suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from nsqflow.errors import SourceInUseError
-from nsqflow.spark.options import ServerOptions, SourceOptions
+from nsqflow.errors import DiscoveryError, NetworkError, SourceInUseError
+from nsqflow.spark.options import SourceOptions
+from nsqflow.spark.server_options import ServerOptions
 from nsqflow.spark.source.backlog_monitor import BacklogMonitor
 from nsqflow.spark.source.ownership import check_exclusive
 from nsqflow.spark.spool.generation import GenerationKind, GenerationMarker
@@ -50,11 +51,16 @@ class BatchGuard(ReadGuard):
         name = refused_marker(partition.id.generation)
         if (reason := _read_reason(self._store, name)) is not None:
             raise SourceInUseError(reason)
-        servers = ServerOptions(nsqd=(partition.nsqd,), nsqd_http=(partition.http,))
-        here = replace(options, servers=servers, topics=(partition.topic,), topic_pattern=None)
+        here = replace(options, topics=(partition.topic,), topic_pattern=None)
+        if partition.coverage is None:
+            servers = ServerOptions(nsqd=(partition.nsqd,), nsqd_http=(partition.http,))
+            here = replace(here, servers=servers)
         key, generation = partition.id.key, partition.id.generation
         try:
             with closing(BacklogMonitor(here)) as monitor:
+                if partition.coverage is not None:
+                    with suppress(NetworkError, DiscoveryError):  # then nothing is checked
+                        monitor.find()  # its leader
                 check_exclusive(monitor, [key], options, generation, warn=False)
         except SourceInUseError as error:
             self._store.write(name, json.dumps({"reason": str(error)}).encode(), durable=False)
@@ -88,8 +94,11 @@ def check_planned_reads(store: ObjectStore, generation: str, options: SourceOpti
 def _reads(store: ObjectStore, generation: str, options: SourceOptions) -> bool:
     """Return whether a read is one of the same channel, and none of its tasks has begun."""
     try:
-        marker = GenerationMarker.decode(store.read(generation_marker(generation)))
+        content = store.read(generation_marker(generation))
+        marker = GenerationMarker.decode(content)
     except (FileNotFoundError, ValueError):
+        return False
+    if _has_no_tasks(content):
         return False
     folder = batches_folder(generation)
     begun = any(
@@ -101,6 +110,12 @@ def _reads(store: ObjectStore, generation: str, options: SourceOptions) -> bool:
         return False
     same = {*marker.topics} & {*options.topics}
     return bool(same or marker.pattern or options.topic_pattern)
+
+
+def _has_no_tasks(marker: bytes) -> bool:
+    """Return whether it is a named read that was planned when there was nothing to read."""
+    plan = json.loads(marker).get("plan")
+    return plan is not None and not plan["end"]["plan"]
 
 
 def _read_reason(store: ObjectStore, name: str) -> str | None:

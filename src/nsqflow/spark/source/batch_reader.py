@@ -4,6 +4,8 @@ Spark asks for the partitions once for each ``load()`` and keeps them. Their gen
 rows in the spool: the DataFrame has the same rows however often it is evaluated. With ``readId``
 the generation has that name, and its marker has the plan: the same read in another process, or
 after a failure, has the same rows too, until it is released.
+
+What ``mode=range`` reads of the redesigned NSQ, and ``mode=peek``, has a module of its own.
 """
 
 from __future__ import annotations
@@ -21,8 +23,11 @@ from pyspark.sql.datasource import DataSourceReader, InputPartition
 from nsqflow.errors import ConfigError, SpoolError
 from nsqflow.spark.internals import hide_traceback
 from nsqflow.spark.options import SourceOptions
-from nsqflow.spark.source.offsets import Offset
-from nsqflow.spark.source.reader import NsqInputPartition
+from nsqflow.spark.source.batch_plan import BatchPlan
+from nsqflow.spark.source.offsets import Offset, partition_of
+from nsqflow.spark.source.progress import ReadProgress
+from nsqflow.spark.source.reader import NsqInputPartition, split_budget
+from nsqflow.spark.spool.coverage import Coverage
 from nsqflow.spark.spool.generation import (
     BATCH_PREFIX,
     MAX_READ_AGE,
@@ -30,7 +35,7 @@ from nsqflow.spark.spool.generation import (
     GenerationMarker,
     remove_generation,
 )
-from nsqflow.spark.spool.layout import MAX_BATCH, generation_marker, planned_marker
+from nsqflow.spark.spool.layout import MAX_BATCH, generation_marker
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -44,10 +49,15 @@ PEEK = 10_000  # messages per nsqd and topic that mode=peek reads by default
 
 
 class NsqBatchReader(DataSourceReader):
-    """Reads a channel's current messages; with ``mode=peek``, requeues them."""
+    """Reads a channel's current messages; with ``mode=peek``, leaves them there.
 
-    def __init__(self, options: SourceOptions) -> None:
+    With ``mode=range`` it reads a part of a topic of the redesigned NSQ.
+    """
+
+    def __init__(self, options: SourceOptions, *, positions: bool = False) -> None:
+        """``positions`` says whether the rows have the columns of the redesigned NSQ."""
         self._options = options
+        self._positions = positions
         self._peek = options.mode == "peek"
 
     # In the driver
@@ -57,6 +67,10 @@ class NsqBatchReader(DataSourceReader):
         """Return the partitions; if there are none, Spark itself makes one that is None."""
         if self._peek:
             return self._plan_peek()
+        if self._options.mode == "range":
+            from nsqflow.spark.source.range_plan import plan_ranges
+
+            return plan_ranges(self._options)
         store = self._open_store()
         if self._options.read_id is not None:
             return self._plan_named(store, f"{NAMED_PREFIX}{self._options.read_id}")
@@ -65,11 +79,11 @@ class NsqBatchReader(DataSourceReader):
             "fails afterwards has lost them; set readId=NAME to be able to read them again, or "
             "use readStream with trigger(availableNow=True)"
         )
-        end, https, means = self._plan(store, f"{BATCH_PREFIX}{uuid4().hex}", seq=1)
-        if end.plan:
-            store.write(generation_marker(end.generation), self._marker().encode())
-            store.write(planned_marker(end.generation, end.seq), _encode(end))
-        return _partitions(end, https, means)
+        plan, means = self._plan(store, f"{BATCH_PREFIX}{uuid4().hex}", seq=1)
+        if plan.end.plan:
+            store.write(generation_marker(plan.end.generation), self._marker().encode())
+            plan.mark(store)
+        return plan.partitions(means)
 
     # In a task
 
@@ -79,22 +93,38 @@ class NsqBatchReader(DataSourceReader):
         from nsqflow.spark.source.peek import peek_partition
 
         if not isinstance(partition, NsqInputPartition):
-            return iter(())
+            return self._read_range(partition)
         read = peek_partition if self._peek else read_partition
-        return read(partition, self._options)
+        return read(partition, self._options, positions=self._positions)
 
     # Private methods
 
+    def _read_range(self, partition: InputPartition | None) -> Iterator[pa.RecordBatch]:
+        # Imported late: tasks of classic topics need no event loop.
+        from nsqflow.spark.source.range_plan import RangeInputPartition
+        from nsqflow.spark.source.range_reader import read_range
+
+        if isinstance(partition, RangeInputPartition):
+            return read_range(partition, self._options, positions=self._positions)
+        return iter(())
+
     def _plan_peek(self) -> list[InputPartition]:
         from nsqflow.spark.source.backlog_monitor import BacklogMonitor
+        from nsqflow.spark.source.range_plan import plan_peek
 
+        most = self._options.max_messages_per_partition or PEEK
         with closing(BacklogMonitor(self._options)) as monitor:
             backlogs = monitor.poll_existing()
-            https = {each.key: monitor.http_of(each.nsqd) for each in backlogs}
-        most = self._options.max_messages_per_partition or PEEK
-        budgets = self._limit({each.key: min(each.available, most) for each in backlogs})
-        end = Offset().next("peek", {key: [budget] for key, budget in budgets.items()})
-        return _partitions(end, https, _mean_sizes(backlogs))
+            partitions = [each for each in backlogs if each.partition is not None]
+            # Reading a partition disturbs no consumer, so that what they hold is read too.
+            waiting = {each.key: each.available for each in backlogs}
+            waiting |= {each.key: each.depth for each in partitions}
+            budgets = self._limit({key: min(count, most) for key, count in waiting.items()})
+            ranges = plan_peek(monitor, self._options, partitions, budgets)
+            https = {each.key: monitor.http_of(each.key) for each in backlogs}
+        classic = {key: [n] for key, n in budgets.items() if partition_of(key) is None}
+        plan = BatchPlan(Offset().next("peek", classic), https)
+        return ranges + plan.partitions(_mean_sizes(backlogs))
 
     def _plan_named(self, store: ObjectStore, generation: str) -> list[InputPartition]:
         """Return the partitions of a named read: as they were planned before, if they were."""
@@ -102,23 +132,21 @@ class NsqBatchReader(DataSourceReader):
         if found is None:
             # A number of its own: after a release, late tasks of the read before must not find it.
             seq = 1 + secrets.randbelow(MAX_BATCH)
-            end, https, means = self._plan(store, generation, seq)
-            plan = {"end": end.encode(), "http": https, "writer": uuid4().hex}
-            if store.create(generation_marker(generation), [self._marker().encode(plan)]):
-                store.write(planned_marker(generation, seq), _encode(end))
-                return _partitions(end, https, means)
+            plan, means = self._plan(store, generation, seq)
+            content = self._marker().encode(plan.encode() | {"writer": uuid4().hex})
+            if store.create(generation_marker(generation), [content]):
+                plan.mark(store)
+                return plan.partitions(means)
             found = self._find(store, generation)  # another process was faster
         if found is None:
             raise SpoolError(f"readId={self._options.read_id!r} was released just now: try again")
-        end, https = found
-        store.write(planned_marker(generation, end.seq), _encode(end))
-        return _partitions(end, https, {})
+        found.mark(store)
+        return found.partitions({})
 
     def _plan(
         self, store: ObjectStore, generation: str, seq: int
-    ) -> tuple[Offset, dict[str, str], dict[str, int]]:
-        """Return a plan, and for each key the HTTP address and the mean size of a message."""
-        from nsqflow.spark.source.allocation import split
+    ) -> tuple[BatchPlan, dict[str, int]]:
+        """Return a plan, and for each key the mean size of a message."""
         from nsqflow.spark.source.backlog_monitor import BacklogMonitor
         from nsqflow.spark.source.batch_guard import check_planned_reads
         from nsqflow.spark.source.ownership import check_exclusive
@@ -129,12 +157,16 @@ class NsqBatchReader(DataSourceReader):
             monitor.create()
             backlogs = monitor.poll()
             check_exclusive(monitor, [each.key for each in backlogs], options, generation)
-            https = {each.key: monitor.http_of(each.nsqd) for each in backlogs}
-        parts, most = options.partitions_per_nsqd, options.max_messages_per_partition
+            https = {each.key: monitor.http_of(each.key) for each in backlogs}
+            progress = ReadProgress()
+            for each in backlogs:
+                if each.partition is not None:
+                    ordered = monitor.partitions.is_ordered(each.topic)
+                    progress.begin(each.key, Coverage(base=each.cursor), ordered=ordered)
         budgets = self._limit({each.key: each.available for each in backlogs})
-        plan = {key: split(budget, parts, most) for key, budget in budgets.items()}
+        plan = {key: split_budget(key, budget, options) for key, budget in budgets.items()}
         end = Offset(generation, seq - 1).next(generation, plan)
-        return end, https, _mean_sizes(backlogs)
+        return BatchPlan(end, https, progress), _mean_sizes(backlogs)
 
     def _limit(self, available: Mapping[str, int]) -> dict[str, int]:
         from nsqflow.spark.source.allocation import divide
@@ -155,8 +187,8 @@ class NsqBatchReader(DataSourceReader):
         _remove_old_reads(store)
         return store
 
-    def _find(self, store: ObjectStore, generation: str) -> tuple[Offset, dict[str, str]] | None:
-        """Return the plan of a named read, and the HTTP addresses; None if there is none."""
+    def _find(self, store: ObjectStore, generation: str) -> BatchPlan | None:
+        """Return the plan of a named read; None if there is none."""
         name = generation_marker(generation)
         try:
             content = store.read(name)
@@ -164,15 +196,14 @@ class NsqBatchReader(DataSourceReader):
             return None
         try:
             marker = GenerationMarker.decode(content)
-            plan = json.loads(content)["plan"]
-            end, https = Offset.decode(plan["end"]), dict[str, str](plan["http"])
+            plan = BatchPlan.decode(json.loads(content)["plan"])
         except (ValueError, AttributeError, TypeError, KeyError) as error:
             raise SpoolError(
                 f"readId={self._options.read_id!r}: {store.location}/{name} is damaged: {error}. "
                 "Put the file back, or give another readId"
             ) from None
-        self._check_same(marker, end)
-        return end, https
+        self._check_same(marker, plan.end)
+        return plan
 
     def _check_same(self, marker: GenerationMarker, end: Offset) -> None:
         """Check that a named read was one of the same channel and topics."""
@@ -197,26 +228,8 @@ class NsqBatchReader(DataSourceReader):
             )
 
 
-def _encode(end: Offset) -> bytes:
-    return json.dumps(end.encode()).encode()
-
-
 def _mean_sizes(backlogs: Sequence[ChannelBacklog]) -> dict[str, int]:
     return {backlog.key: backlog.mean_size for backlog in backlogs}
-
-
-def _partitions(
-    end: Offset, https: Mapping[str, str], mean_sizes: Mapping[str, int]
-) -> list[InputPartition]:
-    return [
-        NsqInputPartition(
-            id,
-            end.plan[id.key][id.number],
-            mean_size=mean_sizes.get(id.key, 0),
-            http=https.get(id.key, ""),
-        )
-        for id in end.partition_ids()
-    ]
 
 
 def _remove_old_reads(store: ObjectStore) -> None:

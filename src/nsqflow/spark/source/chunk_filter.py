@@ -5,17 +5,14 @@ Nearly always every message is a row; then no message is looked at individually.
 
 from __future__ import annotations
 
-from contextlib import closing
 from dataclasses import dataclass, field
-from time import monotonic
 from typing import TYPE_CHECKING
 
-from nsqflow.errors import NetworkError
-from nsqflow.protocol import CommandFailed, Mpub, Published
-from nsqflow.spark.connection import connect
-from nsqflow.spark.options import Access, SourceOptions
+from nsqflow.spark.options import SourceOptions
+from nsqflow.spark.source.dead_letters import publish_dead_letters
 from nsqflow.spark.source.pull import Chunk
-from nsqflow.spark.source.rows import pick, row_totals, stored_batch
+from nsqflow.spark.source.rows import pick, position_totals, row_totals, stored_batch
+from nsqflow.spark.source.seen_ranges import SeenRanges
 from nsqflow.spark.spool.dedup import SeenIds, split_ids
 from nsqflow.spark.spool.slot_format import PartitionTotals
 
@@ -23,9 +20,6 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from nsqflow.spark.source.reader import NsqInputPartition
-
-_MAX_BODY = 1024 * 1024  # bytes of dead letters in one MPUB, unless a single one is larger
-_PUBLISH_TIMEOUT = 30.0
 
 
 @dataclass(slots=True)
@@ -49,14 +43,16 @@ class FilteredChunk:
 class ChunkFilter:
     """Filters the chunks of one partition."""
 
-    def __init__(self, partition: NsqInputPartition, options: SourceOptions, seen: SeenIds) -> None:
+    def __init__(
+        self, partition: NsqInputPartition, options: SourceOptions, seen: SeenIds | SeenRanges
+    ) -> None:
         self._partition = partition
         self._options = options
         self._seen = seen
 
     def connected(self) -> None:
         """Read the ids in the spool if every message is compared with them."""
-        if self._options.dedupe == "always":
+        if self._options.dedupe == "always" and isinstance(self._seen, SeenIds):
             self._seen.refresh()
 
     def filter(self, chunk: Chunk, so_far: PartitionTotals) -> FilteredChunk:
@@ -64,16 +60,23 @@ class ChunkFilter:
         if not chunk.count:
             return FilteredChunk()
         rows = stored_batch(chunk.columns)
-        repeated = self._repeated(chunk)
-        dead = self._dead_letter(chunk, repeated)
+        totals = row_totals(rows)
+        if isinstance(self._seen, SeenRanges):
+            skipped, repeated = self._seen.find(rows, totals.ids, so_far)
+        else:
+            skipped, repeated = set(), self._repeated(chunk)
+        dead = self._dead_letter(chunk, repeated | skipped)
         left = self._partition.budget - so_far.rows
         unlimited = chunk.count <= left and self._partition.max_bytes is None
-        if not repeated and not dead and unlimited:
-            return FilteredChunk(rows, totals=row_totals(rows))
-        dropped = repeated | dead
+        if not repeated and not dead and not skipped and unlimited:
+            return FilteredChunk(rows, totals=totals)
+        dropped = repeated | dead | skipped
         kept = [index for index in range(chunk.count) if index not in dropped][:left]
         fitting = self._fitting(chunk, kept, so_far)
-        result = self._dropped(chunk, kept[:fitting], repeated, dead)
+        result = self._dropped(chunk, kept[:fitting], repeated, dead | skipped)
+        result.totals += PartitionTotals(dead_lettered=len(dead))
+        if gone := dead | skipped:  # nothing may read them again
+            result.totals += position_totals(pick(rows, sorted(gone)))
         if fitting:
             result.rows = pick(rows, kept[:fitting])
             result.totals += row_totals(result.rows)
@@ -84,6 +87,7 @@ class ChunkFilter:
 
     def _repeated(self, chunk: Chunk) -> set[int]:
         """Return the indexes of messages that are in the spool or occur earlier in the chunk."""
+        assert isinstance(self._seen, SeenIds)
         dedupe = self._options.dedupe
         if dedupe == "off" or (dedupe == "redelivered" and chunk.max_attempts < 2):
             return set()
@@ -102,10 +106,7 @@ class ChunkFilter:
             for index, number in enumerate(attempts)
             if number > max_attempts and index not in repeated
         ]
-        bodies = [body for columns in chunk.columns for body in columns.bodies()]
-        nsqd, access = self._partition.nsqd, self._options.access
-        with closing(DeadLetterPublisher(nsqd, access, topic)) as publisher:
-            publisher.publish([bodies[index] for index in dead])
+        publish_dead_letters(self._partition, self._options, topic, chunk.columns, dead)
         return set(dead)
 
     def _fitting(self, chunk: Chunk, kept: list[int], so_far: PartitionTotals) -> int:
@@ -128,55 +129,17 @@ class ChunkFilter:
         return max_bytes is not None and totals.bodies >= max_bytes
 
     def _dropped(
-        self, chunk: Chunk, kept: list[int], repeated: set[int], dead: set[int]
+        self, chunk: Chunk, kept: list[int], repeated: set[int], others: set[int]
     ) -> FilteredChunk:
         """Return what becomes of the messages that are not rows."""
         ids = split_ids(chunk.ids())
-        known = {*kept, *repeated, *dead}
+        known = {*kept, *repeated, *others}
         excess = [id for index, id in enumerate(ids) if index not in known]
         # The first occurrence of an id decides: it is a row, or it is requeued.
         decided = {ids[index] for index in kept}.union(excess)
         return FilteredChunk(
-            finished={ids[index] for index in repeated | dead} - decided,
+            finished={ids[index] for index in repeated | others} - decided,
             settled={ids[index] for index in repeated} - decided,
             excess=excess,
-            totals=PartitionTotals(duplicates=len(repeated), dead_lettered=len(dead)),
-        )
-
-
-class DeadLetterPublisher:
-    """Publishes to the nsqd that the messages came from."""
-
-    def __init__(self, nsqd: str, access: Access, topic: str) -> None:
-        self._topic = topic
-        self._link = connect(nsqd, access)
-
-    def publish(self, bodies: list[bytes]) -> None:
-        """Publish all of them; nsqd has acknowledged them when this returns."""
-        batch: list[bytes] = []
-        size = 0
-        for body in bodies:
-            if batch and size + len(body) > _MAX_BODY:
-                self._publish(batch)
-                batch, size = [], 0
-            batch.append(body)
-            size += len(body)
-        if batch:
-            self._publish(batch)
-
-    def close(self) -> None:
-        """Close the connection."""
-        self._link.close()
-
-    def _publish(self, batch: list[bytes]) -> None:
-        self._link.send(Mpub(self._topic, batch))
-        deadline = monotonic() + _PUBLISH_TIMEOUT
-        while (left := deadline - monotonic()) > 0:
-            for event in self._link.receive(left):
-                if type(event) is Published:
-                    return
-                if type(event) is CommandFailed:
-                    raise event.error
-        raise NetworkError(
-            f"{self._link.address}: dead letters not acknowledged in {_PUBLISH_TIMEOUT:g} s"
+            totals=PartitionTotals(duplicates=len(repeated)),
         )

@@ -12,9 +12,16 @@ from typing import TYPE_CHECKING
 
 from nsqflow.errors import DataLossError
 from nsqflow.spark.source.allocation import ChannelBacklog
-from nsqflow.spark.source.offsets import Offset, PartitionId, split_key
+from nsqflow.spark.source.offsets import (
+    Offset,
+    PartitionId,
+    describe_place,
+    partition_of,
+    split_key,
+)
 
 if TYPE_CHECKING:
+    from nsqflow.spark.source.progress import LostRange
     from nsqflow.spark.spool.slots import SlotInventory
 
 logger = logging.getLogger(__name__)
@@ -61,6 +68,8 @@ class DataLossDetector:
                 topic, nsqd = split_key(key)
                 self._report(f"topic {topic!r} is gone from {nsqd}, with the messages it had")
         for backlog in backlogs:
+            if backlog.partition is not None:
+                continue  # its messages outlive the channel: ReadProgress finds what is lost
             before = self._existing.get(backlog.key)
             self._existing[backlog.key] = backlog
             if before is not None and (not backlog.exists or backlog.was_recreated(before)):
@@ -68,6 +77,11 @@ class DataLossDetector:
                     f"channel {self._channel!r} of topic {backlog.topic!r} is gone from "
                     f"{backlog.nsqd}, with the messages it had"
                 )
+
+    def report_lost_range(self, loss: LostRange) -> None:
+        """Report that messages of a partition are gone."""
+        topic, number = split_key(loss.key)
+        self._report(f"partition {number} of topic {topic!r} has lost messages: {loss.why}")
 
     def _report(self, text: str) -> None:
         report_loss(text, fail=self._fail)
@@ -121,7 +135,11 @@ def report_loss(text: str, *, fail: bool, instead: str = "") -> None:
 
 def describe_gap(gap: SlotGap, partition: PartitionId, channel: str, location: str) -> str:
     """Describe which slots are lost, of which partition, and with how many messages."""
-    topic, nsqd = split_key(partition.key)
+    topic, place = split_key(partition.key)
+    if partition_of(partition.key) is None:
+        place = f"nsqd {place}, partition {partition.number}"
+    else:
+        place = describe_place(partition.key)
     first, count = min(gap.reasons), len(gap.reasons)
     named = f"slot {first}" if count == 1 else f"slots {first}-{gap.next - 1}"
     reasons = [f"{number:06d} ({why})" for number, why in gap.reasons.items()]
@@ -131,6 +149,6 @@ def describe_gap(gap: SlotGap, partition: PartitionId, channel: str, location: s
     rows = "an unknown number of" if gap.rows is None else gap.rows
     return (
         f"the spool has lost {named} of batch {partition.seq}, topic {topic!r}, channel "
-        f"{channel!r}, nsqd {nsqd}, partition {partition.number}, in {location}: {details}. "
+        f"{channel!r}, {place}, in {location}: {details}. "
         f"{rows} messages may be lost"
     )

@@ -62,7 +62,15 @@ def describe_backlogs(
 ) -> dict[str, Any]:
     """Return what waits, less what ``plan`` takes of it; ``backlogs`` is None if unknown."""
     if backlogs is None:
-        names = ("backlog", "remaining", "paused", "deferred", "in_flight", "lag_seconds")
+        names = (
+            "backlog",
+            "remaining",
+            "paused",
+            "deferred",
+            "delayed",
+            "in_flight",
+            "lag_seconds",
+        )
         return {**dict.fromkeys(names), "places": {}}
     places = {backlog.key: backlog for backlog in backlogs}
     lags = {key: _lag(each, last) for key, each in places.items()}
@@ -73,6 +81,7 @@ def describe_backlogs(
         "remaining": sum(remaining.values()),
         "paused": sum(each.held_back for each in places.values()),
         "deferred": sum(each.deferred for each in places.values()),
+        "delayed": sum(each.delayed for each in places.values()),
         "in_flight": sum(each.in_flight for each in places.values()),
         "lag_seconds": None if None in lags.values() else max(_known(lags.values()), default=0.0),
         "places": {
@@ -82,6 +91,7 @@ def describe_backlogs(
                 "remaining": remaining[key],
                 "in_flight": each.in_flight,
                 "deferred": each.deferred,
+                "delayed": each.delayed,
                 "requeues": each.requeues,
                 "timeouts": each.timeouts,
                 "paused": each.paused or each.topic_paused,

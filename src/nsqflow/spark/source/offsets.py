@@ -1,8 +1,11 @@
 """Offsets: what Spark's offset log holds for a query.
 
 NSQ has no positions, so an offset is not a position in a topic: it is the number of a batch and its
-plan, which says how many messages each partition may pull from which nsqd. A batch that runs again
+plan, which says how many messages each partition may pull from where. A batch that runs again
 finds the same plan in the log, whatever happened to the servers, and its rows in the spool.
+
+The key of a plan is ``topic|host:port``, an nsqd; of the redesigned NSQ it is ``topic|3``, a
+partition, whose leader is looked up when it is read.
 """
 
 from __future__ import annotations
@@ -74,7 +77,7 @@ class Offset:
 
 
 class PartitionId(NamedTuple):
-    """One partition of a batch: what one task pulls from one nsqd."""
+    """One partition of a batch: what one task pulls from one nsqd, or one partition of NSQ."""
 
     generation: str
     seq: int
@@ -87,12 +90,24 @@ class PartitionId(NamedTuple):
         return partition_folder(self.generation, self.seq, self.key, self.number)
 
 
-def make_key(topic: str, nsqd: str) -> str:
-    """Join a topic and the address of an nsqd."""
-    return f"{topic}|{nsqd}"
+def make_key(topic: str, place: str | int) -> str:
+    """Join a topic and the address of an nsqd, or the number of a partition."""
+    return f"{topic}|{place}"
 
 
 def split_key(key: str) -> tuple[str, str]:
-    """Return topic and address; the name of a topic cannot contain ``|``."""
-    topic, _, nsqd = key.partition("|")
-    return topic, nsqd
+    """Return the topic and the rest; the name of a topic cannot contain ``|``."""
+    topic, _, place = key.partition("|")
+    return topic, place
+
+
+def partition_of(key: str) -> int | None:
+    """Return the partition of a key of the redesigned NSQ; None for one of the classic NSQ."""
+    place = split_key(key)[1]
+    return int(place) if place.isascii() and place.isdecimal() else None
+
+
+def describe_place(key: str) -> str:
+    """Return where the messages of a key come from, for users."""
+    number, place = partition_of(key), split_key(key)[1]
+    return place if number is None else f"partition {number}"

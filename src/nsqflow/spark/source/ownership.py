@@ -84,7 +84,7 @@ class SourceOwnership:
             with self._remembering(self._lease.record):
                 self._presence = self._enter(keys)
             return
-        self._presence.update(keys)
+        self._presence.update(self._monitor.places(keys))
         self._unchecked |= self._presence.take_connected()
         if monotonic() >= self._check_at:
             self._unchecked.update(sorted(keys)[:MAX_CONNECTIONS])
@@ -114,7 +114,7 @@ class SourceOwnership:
     def _enter(self, keys: Collection[str]) -> ChannelPresence:
         presence = ChannelPresence(self._options, self._generation)
         try:
-            presence.update(keys)
+            presence.update(self._monitor.places(keys))
             self._unchecked = presence.take_connected()
             self._check(keys, warn=True)
         except BaseException:

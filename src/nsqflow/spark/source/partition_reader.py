@@ -9,7 +9,10 @@ from typing import TYPE_CHECKING
 
 from nsqflow.spark.options import SourceOptions
 from nsqflow.spark.source.data_loss import MISSING, SlotGap, describe_gap, find_gap, report_loss
+from nsqflow.spark.source.offsets import describe_place
+from nsqflow.spark.source.ordered_writer import OrderedSlotWriter
 from nsqflow.spark.source.rows import RowConverter
+from nsqflow.spark.source.seen_ranges import SeenRanges
 from nsqflow.spark.source.slot_writer import SlotWriter
 from nsqflow.spark.spool.dedup import SeenIds
 from nsqflow.spark.spool.layout import planned_marker
@@ -30,14 +33,21 @@ _STOP_TIMEOUT = 15.0  # seconds for the writer's thread to end
 
 
 def read_partition(
-    partition: NsqInputPartition, options: SourceOptions
+    partition: NsqInputPartition, options: SourceOptions, *, positions: bool = False
 ) -> Iterator[pa.RecordBatch]:
-    """Yield a partition's rows in Spark's format, the same rows for every task."""
-    topic, nsqd = partition.topic, partition.nsqd
-    converter = RowConverter(topic, options.channel, nsqd, options.include_metadata)
+    """Yield a partition's rows in Spark's format, the same rows for every task.
+
+    ``positions`` says whether they have the columns of the redesigned NSQ.
+    """
+    converter = RowConverter(
+        partition.id.key,
+        options.channel,
+        metadata=options.include_metadata,
+        positions=positions,
+    )
     for slot in PartitionReader(partition, options).slots():
         if slot.rows is not None:
-            yield converter.convert(slot.rows)
+            yield from converter.convert(slot.rows, slot.footer.leader)
 
 
 class PartitionReader:
@@ -84,12 +94,18 @@ class PartitionReader:
                 return
 
     def _write(self) -> Iterator[Slot]:
-        id, options = self._partition.id, self._options
+        options = self._options
         self._slots.check_batch()
-        everything = options.dedupe == "always"
-        seen = SeenIds(self._store, id.generation, id.key, everything=everything)
-        writer = SlotWriter(
-            self._partition, options, self._slots, seen, self._guard(), self._number, self._totals
+        finishes_ahead = self._partition.ordered and not options.allow_shared_channel
+        writer_class = OrderedSlotWriter if finishes_ahead else SlotWriter
+        writer = writer_class(
+            self._partition,
+            options,
+            self._slots,
+            self._seen(),
+            self._guard(),
+            self._number,
+            self._totals,
         )
         writer.start()
         try:
@@ -105,6 +121,15 @@ class PartitionReader:
             writer.stop()
             writer.join(_STOP_TIMEOUT)
             self._written_count = writer.number
+
+    def _seen(self) -> SeenIds | SeenRanges:
+        id, options, coverage = self._partition.id, self._options, self._partition.coverage
+        if coverage is None:
+            everything = options.dedupe == "always"
+            return SeenIds(self._store, id.generation, id.key, everything=everything)
+        place = f"{describe_place(id.key)} of {self._partition.topic!r}"
+        dedupe = options.dedupe != "off"
+        return SeenRanges(coverage, place, dedupe=dedupe, fail=options.fail_on_data_loss)
 
     def _guard(self) -> ReadGuard:
         if self._partition.lease:

@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING
 
 from nsqflow.spark.connection import connect
 from nsqflow.spark.internals import hide_traceback
-from nsqflow.spark.options import ServerOptions, SourceOptions
+from nsqflow.spark.options import SourceOptions
+from nsqflow.spark.server_options import ServerOptions
 from nsqflow.spark.source.pull import MAX_CHUNK, Chunk, PullSubscription
 from nsqflow.spark.source.rows import RowConverter, pick, stored_batch
 from nsqflow.spark.spool.dedup import split_ids
@@ -30,18 +31,21 @@ _OUTPUT_BUFFER_TIMEOUT = 0.05
 
 
 def peek_partition(
-    partition: NsqInputPartition, options: SourceOptions
+    partition: NsqInputPartition, options: SourceOptions, *, positions: bool = False
 ) -> Iterator[pa.RecordBatch]:
     """Yield the rows and requeue the messages, which adds one to their attempts."""
     with hide_traceback():
         _check_known(partition, options)
     converter = RowConverter(
-        partition.topic, options.channel, partition.nsqd, options.include_metadata
+        partition.id.key,
+        options.channel,
+        metadata=options.include_metadata,
+        positions=positions,
     )
     peek = Peek(partition, options)
     with closing(peek):
         while (rows := peek.next()) is not None:
-            yield converter.convert(rows)
+            yield from converter.convert(rows)
 
 
 def _check_known(partition: NsqInputPartition, options: SourceOptions) -> None:

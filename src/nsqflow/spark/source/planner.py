@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import json
 import logging
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
-from time import monotonic, sleep, time
+from time import monotonic, sleep
 from typing import Any
 from uuid import uuid4
 
-from nsqflow.errors import DiscoveryError, NetworkError, SpoolError
+from nsqflow.errors import DiscoveryError, NetworkError
 from nsqflow.spark.options import SourceOptions
 from nsqflow.spark.source.allocation import (
     AvailableNowTarget,
@@ -19,25 +18,17 @@ from nsqflow.spark.source.allocation import (
     RetryBackoff,
     divide,
     limit_by_bytes,
-    split,
 )
 from nsqflow.spark.source.backlog_monitor import BacklogMonitor
+from nsqflow.spark.source.batch_log import BatchLog
 from nsqflow.spark.source.data_loss import DataLossDetector
-from nsqflow.spark.source.generation import check_generation, new_marker
+from nsqflow.spark.source.generation import check_generation
 from nsqflow.spark.source.lag import BatchSummary, describe_backlogs
-from nsqflow.spark.source.offsets import Offset, split_key
+from nsqflow.spark.source.offsets import Offset, describe_place
 from nsqflow.spark.source.ownership import SourceOwnership
-from nsqflow.spark.spool.layout import (
-    PLANNED,
-    batch_folder,
-    batch_number,
-    batches_folder,
-    committed_marker,
-    generation_marker,
-    planned_marker,
-)
-from nsqflow.spark.spool.slot_format import PartitionTotals
-from nsqflow.spark.spool.slots import Slots
+from nsqflow.spark.source.partition_tracker import PartitionTracker
+from nsqflow.spark.source.progress import ReadProgress
+from nsqflow.spark.source.reader import split_budget
 from nsqflow.spark.spool.store import ObjectStore, open_store
 
 logger = logging.getLogger(__name__)
@@ -61,14 +52,15 @@ class BatchPlanner:
         self._gate = MinMessagesGate(options.min_messages_per_trigger, options.max_trigger_delay)
         self._target: AvailableNowTarget | None = None
         self._empty_keys: set[str] = set()  # keys that had no messages in the last batch
+        self._unread_since: dict[str, float] = {}  # keys without a leader, and since when
         self._backlogs: list[ChannelBacklog] = []
         self._planned: Offset | None = None  # the batch of the last call
         self._losses = DataLossDetector(
             self.store.location, options.channel, fail=options.fail_on_data_loss
         )
+        self._log = BatchLog(self.store, options)
+        self._partitions = PartitionTracker(self._monitor, self._log, options)
         self._last: BatchSummary | None = None  # the last batch that was read
-        self._planned_at: dict[int, float] = {}  # when each batch was planned here
-        self._spooled: set[int] = set()  # batches in the spool that are not in Spark's log
         self._new_generation = ""  # the generation that this planner started
         self._last_read = -1  # the batch whose totals were read last
         self._polled_at = self._busy_at = 0.0
@@ -103,11 +95,13 @@ class BatchPlanner:
     def _next(self, start: Offset, limit: int | None) -> Offset:
         self._start(start)
         self.claim(self._generation(start))
-        if (spooled := self._spooled_batch(start)) is not None:
+        if (spooled := self._log.next(start)) is not None:
+            self._partitions.restore(spooled)
             return spooled
         if not self._poll():
             return start
         self._read_last_batch(start)
+        self._update_partitions()
         if self._available_now:
             counts = self._limit_to_target()
         else:
@@ -118,13 +112,14 @@ class BatchPlanner:
         if not plan:
             return self._first_offset(start)
         self._gate.triggered(monotonic())
-        return self._record(start.next(self._generation(start), plan))
+        return self._partitions.record(start.next(self._generation(start), plan))
 
     def check_replay(self, end: Offset) -> None:
         """Check that the spool still has a batch that was planned before, and the channel."""
-        if self.store.age(planned_marker(end.generation, end.seq)) is None:
+        if not self._log.exists(end):
             self._losses.report_missing_batch(end)
-            self._record(end)
+            self._partitions.restore(end)
+            self._partitions.record(end)
         self._check_generation(end)
         with suppress(NetworkError, DiscoveryError):  # then its tasks fail, or need no nsqd
             self._ownership.check_channel([each.key for each in self._monitor.poll()])
@@ -143,6 +138,10 @@ class BatchPlanner:
             "unreachable": unreachable,
             "spool": self.store.location,
         }
+
+    def progress_of(self, end: Offset) -> ReadProgress:
+        """Return what was read of the partitions of the redesigned NSQ before a batch."""
+        return self._partitions.before(end)
 
     def mean_sizes(self) -> dict[str, int]:
         """Return the mean size of a message of each key, by nsqd's counters; 0 if unknown."""
@@ -166,44 +165,16 @@ class BatchPlanner:
         self._ownership.check_channel([each.key for each in self._monitor.poll()])
         if self._options.starting_position == "latest" and not start.generation:
             self._monitor.empty()
-        self._spooled = self._find_batches(start)
-        self._losses.check_checkpoint(start, self._spooled)
+        self._losses.check_checkpoint(start, self._log.find(start))
+        # A batch that is in the spool beyond its checkpoint has what was read before, too.
+        if start.generation and self._log.next(start) is None:
+            self._partitions.restore(start)
         self._started = True
 
     def _check_generation(self, offset: Offset) -> None:
         if not self._checked:
             check_generation(self.store, offset, self._options)
             self._checked = True
-
-    def _find_batches(self, start: Offset) -> set[int]:
-        """Return the batches after ``start`` that are in the spool and not empty."""
-        if not start.generation:
-            return set()
-        folder = batches_folder(start.generation)
-        later = [name for name in self.store.names(folder) if (batch_number(name) or 0) > start.seq]
-        contents = {int(name): self.store.names(f"{folder}/{name}") for name in later}
-        return {seq for seq, names in contents.items() if PLANNED in names and len(names) > 1}
-
-    def _spooled_batch(self, start: Offset) -> Offset | None:
-        """Return the next batch as it was planned before, if it is in the spool.
-
-        Then the checkpoint was restored to an earlier batch, and the messages are finished.
-        """
-        if start.seq + 1 not in self._spooled:
-            return None
-        marker = planned_marker(start.generation, start.seq + 1)
-        try:
-            return Offset.decode(json.loads(bytes(self.store.read(marker))))
-        except (ValueError, AttributeError) as error:
-            folder = self._path(batch_folder(start.generation, start.seq + 1))
-            raise SpoolError(
-                f"{self._path(marker)} is damaged: {error}. Put the file back, or remove the "
-                f"folder {folder} and start once with failOnDataLoss=false to continue without "
-                "the batch"
-            ) from None
-
-    def _path(self, name: str) -> str:
-        return f"{self.store.location}/{name}"
 
     def _poll(self) -> bool:
         """Poll the servers, but not too often; return whether one of them responded."""
@@ -239,41 +210,66 @@ class BatchPlanner:
         self._last_read = start.seq
         if not start.seq:
             return
-        self.store.write(committed_marker(start.generation), b"%d" % start.seq, durable=False)
+        self._log.committed(start)
         now = self._busy_at = monotonic()
-        by_key = dict.fromkeys(start.plan, PartitionTotals())
-        for id in start.partition_ids():
-            by_key[id.key] += Slots(self.store, id.folder).totals()[0]
+        by_key = self._log.totals(start)
         for key, planned in start.plan.items():
             totals = by_key[key]
             # Dropped or requeued messages also show that there is a backlog.
             received = totals.rows + totals.lost + totals.duplicates + totals.dead_lettered
             received += totals.requeued
             self._backoff.record(key, sum(planned), received, now)
+            self._partitions.progress.add(key, totals)
             if self._target is not None and known:
-                self._record_target(self._target, key, totals.rows, received)
-        planned_at = self._planned_at.pop(start.seq, None) or self._read_planned_at(start)
-        self._planned_at = {seq: at for seq, at in self._planned_at.items() if seq > start.seq}
-        self._last = BatchSummary(seq=start.seq, totals=by_key, planned_at=planned_at)
+                self._record_target(self._target, start, key, totals.rows, received)
+        self._last = BatchSummary(
+            seq=start.seq, totals=by_key, planned_at=self._log.planned_at(start)
+        )
 
     def _record_target(
-        self, target: AvailableNowTarget, key: str, rows: int, received: int
+        self, target: AvailableNowTarget, batch: Offset, key: str, rows: int, received: int
     ) -> None:
         target.record(key, rows)
         if received:
             self._empty_keys.discard(key)
+            self._unread_since.pop(key, None)
+        elif not self._log.had_leader(batch, key):
+            since = self._unread_since.setdefault(key, monotonic())
+            if monotonic() - since > self._options.msg_timeout + _LATE:
+                self._report_unreachable(f"{describe_place(key)} has no leader that takes readers")
+                target.give_up(key)
         elif key in self._empty_keys:
             target.give_up(key)  # other consumers take what is planned
         else:
             self._empty_keys.add(key)
 
+    def _update_partitions(self) -> None:
+        """Begin with new partitions, and go on without what is lost of others."""
+        while True:
+            moved = self._partitions.begin(self._backlogs)
+            losses = self._partitions.find_losses(self._backlogs, monotonic())
+            for loss in losses:
+                self._losses.report_lost_range(loss)
+                self._partitions.accept(loss)
+            if not (moved or losses):
+                return
+            self._poll()  # which may find more partitions
+
+    def _poll_again(self) -> bool:
+        """Poll the servers, and begin with partitions that have a leader only now."""
+        responded = self._poll()
+        self._update_partitions()
+        return responded
+
+    def _counts(self, count: Callable[[ChannelBacklog], int] | None = None) -> dict[str, int]:
+        """Return how many messages of each key could be pulled now, as ``count`` finds it."""
+        suspected = self._partitions.suspected
+        count = count or self._partitions.unread
+        return {each.key: count(each) for each in self._backlogs if each.key not in suspected}
+
     def _available(self) -> dict[str, int]:
         now = monotonic()
-        return {
-            backlog.key: backlog.available
-            for backlog in self._backlogs
-            if self._backoff.allowed(backlog.key, now)
-        }
+        return {key: n for key, n in self._counts().items() if self._backoff.allowed(key, now)}
 
     def _limit_to_target(self) -> dict[str, int]:
         """Return the available part of the target; wait for messages in flight."""
@@ -281,13 +277,13 @@ class BatchPlanner:
         if self._target is None:
             self._await_all(deadline)
             self._await_flow()
-            self._target = AvailableNowTarget(self._backlogs)
+            counts = self._counts(self._partitions.count)
+            self._target = AvailableNowTarget(self._backlogs, counts)
         while True:
-            counts = self._target.limit(
-                {backlog.key: backlog.available for backlog in self._backlogs}
-            )
+            counts = self._target.limit(self._counts())
             remaining = self._target.remaining()
-            missing = {key for key in remaining if split_key(key)[1] in self._monitor.unreachable}
+            missing = self._monitor.unreachable_keys(remaining)
+            missing |= self._partitions.suspected & remaining.keys()
             coming = any(
                 backlog.in_flight and backlog.key in remaining for backlog in self._backlogs
             )
@@ -296,18 +292,24 @@ class BatchPlanner:
             if monotonic() > deadline:
                 self._check_reachable()
                 return counts
-            self._poll()
+            self._poll_again()
 
     def _await_all(self, deadline: float) -> None:
-        """Wait for nsqd that do not respond: their messages belong to the target too."""
-        while self._monitor.unreachable and monotonic() < deadline:
-            self._poll()
+        """Wait for nsqd that do not respond: their messages belong to the target too.
+
+        Also until it is certain whether messages were lost.
+        """
+        while self._monitor.unreachable or self._partitions.suspected:
+            if monotonic() > deadline:
+                break
+            self._poll_again()
         self._check_reachable()
 
     def _check_reachable(self) -> None:
-        if not self._monitor.unreachable:
-            return
-        reasons = "; ".join(self._monitor.unreachable.values())
+        if reasons := self._monitor.unreachable | self._partitions.unchecked:
+            self._report_unreachable("; ".join(reasons.values()))
+
+    def _report_unreachable(self, reasons: str) -> None:
         text = f"not everything can be read, as some nsqd don't answer: {reasons}"
         if self._options.fail_on_data_loss:
             raise NetworkError(f"{text}; start with failOnDataLoss=false to continue without them")
@@ -322,7 +324,7 @@ class BatchPlanner:
         before: list[ChannelBacklog] = []
         while before != self._backlogs or any(backlog.topic_depth for backlog in before):
             before = self._backlogs
-            if monotonic() > deadline or not self._poll():
+            if monotonic() > deadline or not self._poll_again():
                 return
 
     def _divide(self, counts: Mapping[str, int], limit: int | None) -> dict[str, list[int]]:
@@ -330,9 +332,8 @@ class BatchPlanner:
         if options.max_bytes_per_trigger is not None:
             by_bytes = limit_by_bytes(counts, self.mean_sizes(), options.max_bytes_per_trigger)
             limit = min((each for each in (limit, by_bytes) if each is not None), default=None)
-        parts, max_each = options.partitions_per_nsqd, options.max_messages_per_partition
         return {
-            key: split(budget, parts, max_each) for key, budget in divide(counts, limit).items()
+            key: split_budget(key, budget, options) for key, budget in divide(counts, limit).items()
         }
 
     def _first_offset(self, start: Offset) -> Offset:
@@ -341,28 +342,11 @@ class BatchPlanner:
         Spark logs it with an empty batch in any case. So a query that restarts knows that it
         started before, and ``startingPosition=latest`` does not empty the channel again.
         """
-        return start if start.generation else self._record(Offset(self._generation(start)))
+        return (
+            start if start.generation else self._partitions.record(Offset(self._generation(start)))
+        )
 
     def _generation(self, start: Offset) -> str:
         if not start.generation and not self._new_generation:
             self._new_generation = uuid4().hex
         return start.generation or self._new_generation
-
-    def _record(self, end: Offset) -> Offset:
-        """Write the markers before Spark logs the offset, so that a missing one means a loss."""
-        if self.store.age(generation_marker(end.generation)) is None:
-            if end.seq > 1:
-                logger.warning("%r was emptied under the query", self.store.location)
-            self.store.write(generation_marker(end.generation), new_marker(self._options).encode())
-        self._planned_at[end.seq] = now = time()
-        marker = json.dumps(end.encode() | {"at": now}).encode()
-        self.store.write(planned_marker(end.generation, end.seq), marker)
-        return end
-
-    def _read_planned_at(self, end: Offset) -> float | None:
-        """Return when a batch of an earlier run was planned; None if unknown."""
-        try:
-            marker = json.loads(self.store.read(planned_marker(end.generation, end.seq)))
-            return float(marker["at"])
-        except (FileNotFoundError, ValueError, TypeError, KeyError):
-            return None

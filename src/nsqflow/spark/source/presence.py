@@ -16,11 +16,12 @@ from time import monotonic
 from typing import Any, NamedTuple
 
 from nsqflow.errors import NsqError, SourceInUseError
-from nsqflow.spark.connection import connect
+from nsqflow.protocol import SubscribeMode
+from nsqflow.spark.connection import LeaderEndpoint, connect
 from nsqflow.spark.options import SourceOptions
 from nsqflow.spark.process import has_ended, process_tag
 from nsqflow.spark.source.allocation import RetryBackoff
-from nsqflow.spark.source.offsets import split_key
+from nsqflow.spark.source.offsets import describe_place, split_key
 from nsqflow.spark.spool.lease import ADVICE
 from nsqflow.transport.sync_connection import SyncConnection
 
@@ -121,9 +122,9 @@ def find_rivals(clients: Iterable[ConnectedClient], generation: str) -> RivalCli
 
 def in_use(other: ConnectedClient, channel: str) -> SourceInUseError:
     """Return the error for a channel that another query reads."""
-    topic, nsqd = split_key(other.key)
+    topic, place = split_key(other.key)[0], describe_place(other.key)
     return SourceInUseError(
-        f"channel {channel!r} of topic {topic!r} on {nsqd} is read by another query, from "
+        f"channel {channel!r} of topic {topic!r} on {place} is read by another query, from "
         f"{other.address} (generation {other.generation}), and each would get a part of the "
         f"messages: {ADVICE}; or set allowSharedChannel=true to share it"
     )
@@ -137,19 +138,21 @@ class ChannelPresence(threading.Thread):
         self._options = options
         self._client_id = client_id(generation)
         self._backoff = RetryBackoff(min_wait=1.0)
-        self._wanted: frozenset[str] = frozenset()
+        self._wanted: dict[str, LeaderEndpoint | None] = {}
         self._links: dict[str, SyncConnection] = {}
+        self._endpoints: dict[str, LeaderEndpoint | None] = {}  # what each link is connected to
         self._changed = threading.Condition()
         self._tried: set[str] = set()  # keys with an attempt to connect
         self._connected: set[str] = set()  # keys connected since take_connected()
         self._stopping = False
 
-    def update(self, keys: Iterable[str]) -> None:
+    def update(self, places: Mapping[str, LeaderEndpoint | None]) -> None:
         """Set the keys to be connected to, and wait until each was tried once.
 
-        They must exist: to subscribe would create them.
+        ``places`` has the leader of each partition of the redesigned NSQ; None for a key of the
+        classic one. They must exist: to subscribe would create them.
         """
-        wanted = frozenset(sorted(keys)[:MAX_CONNECTIONS])
+        wanted = {key: places[key] for key in sorted(places)[:MAX_CONNECTIONS]}
         with self._changed:
             if wanted == self._wanted:
                 return
@@ -158,7 +161,7 @@ class ChannelPresence(threading.Thread):
             if self.ident is None:
                 self.start()
             self._changed.wait_for(
-                lambda: wanted <= self._tried or self._stopping, _CONNECT_TIMEOUT
+                lambda: wanted.keys() <= self._tried or self._stopping, _CONNECT_TIMEOUT
             )
 
     def take_connected(self) -> set[str]:
@@ -190,30 +193,25 @@ class ChannelPresence(threading.Thread):
 
     def _connect_missing(self) -> None:
         wanted = self._wanted
-        for key in [key for key in self._links if key not in wanted]:
-            self._links.pop(key).close()
-        for key in sorted(wanted - self._links.keys()):
+        for key in [*self._links]:
+            if key not in wanted:
+                self._links.pop(key).close()
+            elif wanted[key] != self._endpoints[key]:  # another nsqd leads the partition now
+                self._links.pop(key).close()
+                self._backoff.succeeded(key)
+        for key in sorted(wanted.keys() - self._links.keys()):
             if self._stopping:
                 return
             if self._backoff.allowed(key, monotonic()):
-                self._connect(key)
+                self._connect(key, wanted[key])
                 with self._changed:
                     self._tried.add(key)
                     self._changed.notify_all()
 
-    def _connect(self, key: str) -> None:
-        topic, nsqd = split_key(key)
+    def _connect(self, key: str, endpoint: LeaderEndpoint | None) -> None:
         try:
-            self._links[key] = connect(
-                nsqd,
-                self._options.access,
-                topic=topic,
-                channel=self._options.channel,
-                client_id=self._client_id,
-                heartbeat_interval=HEARTBEAT,
-                tag=process_tag(),
-                timeout=_CONNECT_TIMEOUT,
-            )
+            self._links[key] = self._open(key, endpoint)
+            self._endpoints[key] = endpoint
         except NsqError as error:
             # Tasks report what keeps the query from reading; here it only stays unseen.
             logger.debug("%s: not shown on the channel: %s", key, error)
@@ -222,6 +220,22 @@ class ChannelPresence(threading.Thread):
         self._backoff.succeeded(key)
         with self._changed:
             self._connected.add(key)
+
+    def _open(self, key: str, endpoint: LeaderEndpoint | None) -> SyncConnection:
+        topic, nsqd = split_key(key)
+        return connect(
+            nsqd if endpoint is None else endpoint.nsqd,
+            self._options.access,
+            topic=topic,
+            channel=self._options.channel,
+            partition=None if endpoint is None else int(nsqd),
+            mode=SubscribeMode.PLAIN if endpoint is None else endpoint.mode,
+            extended=endpoint is not None and endpoint.extended,
+            client_id=self._client_id,
+            heartbeat_interval=HEARTBEAT,
+            tag=process_tag(),
+            timeout=_CONNECT_TIMEOUT,
+        )
 
     def _answer_heartbeats(self) -> None:
         """Wait a moment for nsqd, and answer it."""
@@ -249,9 +263,10 @@ class ChannelPresence(threading.Thread):
         """
         self._backoff.failed(key, monotonic())
         self._links.pop(key).close()
-        if self._is_running(split_key(key)[1]):
+        endpoint = self._endpoints[key]
+        if self._is_running(split_key(key)[1] if endpoint is None else endpoint.nsqd):
             with self._changed:
-                self._wanted -= {key}
+                self._wanted = {k: place for k, place in self._wanted.items() if k != key}
 
     def _is_running(self, nsqd: str) -> bool:
         try:

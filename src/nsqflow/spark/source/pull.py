@@ -55,6 +55,22 @@ class Chunk:
         self.size += batch.bounds[-1] - batch.bounds[0]
         self.max_attempts = max(self.max_attempts, batch.most_attempts)
 
+    def messages(self) -> list[Chunk]:
+        """Return each message as a chunk of its own."""
+        if self.count == 1:
+            return [self]
+        singles = [part.one(index) for part in self.columns for index in range(len(part))]
+        return [
+            Chunk(
+                self.started_at,
+                [each],
+                count=1,
+                size=each.bounds[1] - each.bounds[0],
+                max_attempts=each.attempts[0],
+            )
+            for each in singles
+        ]
+
     def ids(self) -> bytes:
         """Return all ids, 16 bytes each."""
         return b"".join(columns.ids for columns in self.columns)

@@ -22,7 +22,9 @@ from pyspark.sql.streaming.datasource import (
 from nsqflow.errors import ConfigError
 from nsqflow.spark.internals import hide_traceback
 from nsqflow.spark.options import SourceOptions
-from nsqflow.spark.source.offsets import Offset, PartitionId, split_key
+from nsqflow.spark.source.allocation import share_bytes, split
+from nsqflow.spark.source.offsets import Offset, PartitionId, partition_of, split_key
+from nsqflow.spark.spool.coverage import Coverage
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -42,6 +44,8 @@ class NsqInputPartition(InputPartition):
         mean_size: int = 0,
         http: str = "",
         lease: int = 0,
+        coverage: Coverage | None = None,
+        ordered: bool = False,
     ) -> None:
         super().__init__(id)
         self.id = id
@@ -54,14 +58,31 @@ class NsqInputPartition(InputPartition):
         """The address of the nsqd's HTTP API, for mode=peek."""
         self.lease = lease
         """The number of the query's lease; 0 for a table, which has none."""
+        self.coverage = coverage
+        """What was read of a partition of the redesigned NSQ before; None for a classic nsqd."""
+        self.ordered = ordered
+        """The partition is read in order."""
         self.topic, self.nsqd = split_key(id.key)
+
+
+def split_budget(key: str, budget: int, options: SourceOptions) -> list[int]:
+    """Return how many messages of a key each task may pull.
+
+    One task alone reads a partition of the redesigned NSQ: it checks where the channel is.
+    """
+    most = options.max_messages_per_partition
+    if partition_of(key) is None:
+        return split(budget, options.partitions_per_nsqd, most)
+    return [budget if most is None else min(budget, most)]
 
 
 class NsqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """Reads topics of NSQ; every replay of a batch has the same rows."""
 
-    def __init__(self, options: SourceOptions) -> None:
+    def __init__(self, options: SourceOptions, *, positions: bool = False) -> None:
+        """``positions`` says whether the rows have the columns of the redesigned NSQ."""
         self._options = options
+        self._positions = positions
         self._planned_here: set[int] = set()
 
     # In the driver
@@ -124,7 +145,7 @@ class NsqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         from nsqflow.spark.source.partition_reader import read_partition
 
         assert isinstance(partition, NsqInputPartition)
-        return read_partition(partition, self._options)
+        return read_partition(partition, self._options, positions=self._positions)
 
     # Private methods
 
@@ -147,9 +168,8 @@ class NsqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return cleaner
 
     def _partitions(self, offset: Offset) -> list[InputPartition]:
-        from nsqflow.spark.source.allocation import share_bytes
-
         means = self._planner.mean_sizes()
+        progress = self._planner.progress_of(offset)
         bytes_of: Mapping[str, list[int]] | None = None
         if self._options.max_bytes_per_trigger is not None:
             bytes_of = share_bytes(self._options.max_bytes_per_trigger, offset.plan)
@@ -160,6 +180,8 @@ class NsqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 None if bytes_of is None else bytes_of[id.key][id.number],
                 means.get(id.key, 0),
                 lease=self._planner.lease,
+                coverage=progress.coverage(id.key),
+                ordered=progress.is_ordered(id.key),
             )
             for id in offset.partition_ids()
         ]

@@ -18,18 +18,19 @@ from typing import TYPE_CHECKING
 from uuid import uuid4
 
 from nsqflow.errors import (
-    ConfigError,
     NetworkError,
-    NsqError,
-    ServerError,
+    NotLeaderError,
+    NotWritableError,
     SourceInUseError,
     SpoolError,
 )
-from nsqflow.spark.connection import connect
 from nsqflow.spark.options import SourceOptions
 from nsqflow.spark.source.chunk_filter import ChunkFilter
+from nsqflow.spark.source.nsqd_connector import Connector, NsqdConnector
 from nsqflow.spark.source.presence import client_id, task_id
 from nsqflow.spark.source.pull import MAX_CHUNK, Chunk, PullSubscription
+from nsqflow.spark.source.seen_ranges import SeenRanges
+from nsqflow.spark.spool.coverage import Coverage
 from nsqflow.spark.spool.dedup import SeenIds, split_ids
 from nsqflow.spark.spool.lease import ReadGuard
 from nsqflow.spark.spool.slot_format import (
@@ -40,7 +41,6 @@ from nsqflow.spark.spool.slot_format import (
     packed_ids,
 )
 from nsqflow.spark.spool.slots import Slots
-from nsqflow.transport.sync_connection import SyncConnection
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -50,10 +50,8 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 _MAX_AHEAD = 4  # slots kept in memory for the reader, at most
-_CONNECT_TIMEOUT = 10.0  # seconds until an nsqd with planned messages must be reachable
 _MAX_FAILURES = 5  # consecutive connections that fail before a slot is written
 _SAMPLE_SIZE = 10  # messages from which a mean size is computed
-_OUTPUT_BUFFER_TIMEOUT = 0.05  # seconds after which nsqd sends what does not fill its buffer
 
 
 class SlotWriter(threading.Thread):
@@ -64,7 +62,7 @@ class SlotWriter(threading.Thread):
         partition: NsqInputPartition,
         options: SourceOptions,
         slots: Slots,
-        seen: SeenIds,
+        seen: SeenIds | SeenRanges,
         guard: ReadGuard,
         number: int,
         totals: PartitionTotals,
@@ -83,6 +81,8 @@ class SlotWriter(threading.Thread):
         self._stopping = threading.Event()  # (threading.Thread has a private method _stop)
         self._done = False
         self._failures = 0
+        self._must_seek = False  # the next connection moves the channel, wherever it is
+        self._connector = _make_connector(partition, options, self._stopping)
         name = task_id if partition.lease else client_id
         self._client_id = name(partition.id.generation)
         self._start_writer()
@@ -117,11 +117,14 @@ class SlotWriter(threading.Thread):
 
     def _write_by_one_connection(self) -> None:
         self._start_writer()
-        link = self._open()
+        left = self._partition.budget - self._totals.rows
+        resume = self._resume()
+        link = self._connector.open(self._client_id, left, resume, must_seek=self._must_seek)
         if link is None:
             if not self._stopping.is_set():
                 self._end_without_nsqd()
             return
+        self._must_seek = False
         with closing(link):
             self._guard.connected()
             self._filter.connected()
@@ -130,44 +133,19 @@ class SlotWriter(threading.Thread):
                 self._write_slots(pull, link.reply.max_rdy_count)
                 self._requeued += pull.barrier()
                 self._confirm(pull)
-            except NetworkError as error:
+            except (NetworkError, NotLeaderError, NotWritableError) as error:
                 # Pulled and not written: delivered again. Written: its FINs are unconfirmed.
                 self._failures = 0 if self._wrote else self._failures + 1
                 if self._failures >= _MAX_FAILURES:
                     raise
                 logger.warning("%s; %s", error, "was at its end" if self._done else "reconnecting")
 
-    def _open(self) -> SyncConnection | None:
-        """Connect; None if that fails and ``failOnDataLoss`` lets the query continue without it."""
-        partition, options = self._partition, self._options
-        deadline = monotonic() + _CONNECT_TIMEOUT
-        while True:
-            try:
-                return connect(
-                    partition.nsqd,
-                    options.access,
-                    topic=partition.topic,
-                    channel=options.channel,
-                    msg_timeout=options.msg_timeout,
-                    output_buffer_timeout=_OUTPUT_BUFFER_TIMEOUT,
-                    client_id=self._client_id,
-                )
-            except ServerError as error:
-                raise _explained(error) from None
-            except NetworkError as error:
-                if self._stopping.wait(0.2):
-                    return None
-                if monotonic() < deadline:
-                    continue
-                if not options.fail_on_data_loss:
-                    logger.warning("%s; continuing without the messages planned from it", error)
-                    return None
-                left = partition.budget - self._totals.rows
-                raise NetworkError(
-                    f"{error}: {left} messages of topic {partition.topic!r} were planned from "
-                    "there; bring that nsqd back, or start once with failOnDataLoss=false to "
-                    "continue without them"
-                ) from error
+    def _resume(self) -> int | None:
+        """Return the offset that the channel must not be beyond; None if others read it too."""
+        coverage = self._partition.coverage
+        if coverage is None or self._options.allow_shared_channel:
+            return None
+        return (coverage | Coverage(offsets=self._totals.offsets)).resume
 
     def _write_slots(self, pull: PullSubscription, max_rdy: int) -> None:
         want = self._want(max_rdy)
@@ -218,7 +196,8 @@ class SlotWriter(threading.Thread):
             self._totals = totals
             return True
         totals += PartitionTotals(requeued=self._requeued)
-        footer = SlotFooter(writer=self._writer, last=last, totals=totals)
+        leader = self._connector.leader
+        footer = SlotFooter(writer=self._writer, last=last, totals=totals, leader=leader)
         written = self._slots.create(self._number, rows, footer)
         if written is None:
             return False
@@ -255,9 +234,15 @@ class SlotWriter(threading.Thread):
 
         What does not fit is requeued, which counts as one more attempt. So where bytes are limited
         this asks for half of what should fit, and at first for ``_SAMPLE_SIZE``, because nsqd's
-        mean size is that of the topic's whole life.
+        mean size is that of the topic's whole life. A channel of the redesigned NSQ that has never
+        finished a message may skip some when its leader changes: there the first is pulled alone.
+        An ordered channel has no more than one message in flight.
         """
         partition, totals = self._partition, self._totals
+        if partition.ordered:
+            return 1
+        if partition.coverage is not None and not (partition.coverage.ids or totals.ids):
+            return 1
         mean = max(1, totals.bodies // totals.rows if totals.rows else partition.mean_size)
         want = min(partition.budget - totals.rows, max_rdy, MAX_CHUNK // mean)
         if partition.max_bytes is not None:
@@ -266,11 +251,12 @@ class SlotWriter(threading.Thread):
         return max(1, want)
 
 
-def _explained(error: ServerError) -> NsqError:
-    """Return an error that says why a channel with one consumer has no place for a task."""
-    if "exceeds limit" not in str(error):
-        return error
-    return ConfigError(
-        f"{error}: the query itself is one consumer, beside one for each task; raise nsqd's "
-        "--max-channel-consumers"
-    )
+def _make_connector(
+    partition: NsqInputPartition, options: SourceOptions, stopping: threading.Event
+) -> Connector:
+    if partition.coverage is None:
+        return NsqdConnector(partition, options, stopping)
+    # Imported late: tasks of classic topics need no event loop.
+    from nsqflow.spark.source.leader import LeaderConnector
+
+    return LeaderConnector(partition.id.key, options.channel, options, stopping)

@@ -7,19 +7,19 @@ import json
 import logging
 import re
 import ssl
-from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
-from functools import partial
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Set
+from functools import cache, partial
 from time import monotonic
 from typing import TypeVar
 
 from nsqflow.address import parse_http_address
 from nsqflow.admin import Lookupd
 from nsqflow.client.discovery import merge
+from nsqflow.client.lookup_poller import list_lookupds, lookup_topic
 from nsqflow.config.options import did_you_mean
 from nsqflow.errors import ConfigError, DiscoveryError, NetworkError, NsqError, RequestTimeout
 from nsqflow.http.client import HttpClient
-from nsqflow.protocol.dialect import Dialect
-from nsqflow.protocol.lookup import LookupAnswer, Node, parse_lookup
+from nsqflow.protocol.lookup import LookupAnswer
 from nsqflow.protocol.names import is_valid_name
 from nsqflow.spark.options import SourceOptions
 from nsqflow.spark.source.allocation import RetryBackoff
@@ -36,6 +36,7 @@ MAX_WAIT = 10.0
 SHORT_TIMEOUT = 1.0
 """Seconds for a server that did not respond before: the others wait no longer for it."""
 
+_TIMEOUT = 5.0
 _MAX_LOOKUPS = 20  # known topics looked up in each poll, beside new ones
 _MAX_LISTED = 10  # names in an error if none is similar
 
@@ -44,8 +45,10 @@ class TopicLookup:
     """Asks all nsqlookupd which nsqd have the topics of a query."""
 
     def __init__(self, options: SourceOptions, tls: Callable[[], ssl.SSLContext]) -> None:
-        self.nodes: dict[str, tuple[Node, ...]] = {}
-        """The nsqd of each topic at the last lookup; first the topic looked up longest ago."""
+        self.answers: dict[str, LookupAnswer] = {}
+        """What the last lookup said of each topic; first the topic looked up longest ago."""
+        self.urgent: Set[str] = frozenset()
+        """Topics that are looked up in each poll, however many others there are."""
         self._topics = options.topics
         self._pattern = re.compile(options.topic_pattern or "")
         self._tls = tls
@@ -61,7 +64,7 @@ class TopicLookup:
             raise DiscoveryError(f"no nsqlookupd is reachable: {reasons}")
 
     async def refresh(self, timeout: float) -> bool:
-        """Update ``nodes``; False if the last update is less than ``INTERVAL`` ago."""
+        """Update ``answers``; False if the last update is less than ``INTERVAL`` ago."""
         if monotonic() < self._next_poll_at:
             return False
         topics = self._topics or await self._matching(timeout)
@@ -82,6 +85,16 @@ class TopicLookup:
         }
         await self._servers.ask(requests, timeout)
         self.check_reachable()
+
+    async def is_redesigned(self, timeout: float) -> bool:
+        """Return whether these are nsqlookupd of the redesigned NSQ."""
+        requests = {
+            name: partial(list_lookupds, self._http, parse_http_address(address))
+            for name, address in self._lookupd.items()
+        }
+        answers = await self._servers.ask(requests, timeout)
+        self.check_reachable()
+        return any(members is not None for members in answers.values())
 
     @property
     def responding(self) -> list[str]:
@@ -113,21 +126,20 @@ class TopicLookup:
         return [name for name in names if self._pattern.fullmatch(name)]
 
     async def _locate(self, topics: Collection[str], timeout: float) -> None:
-        new = [topic for topic in topics if topic not in self.nodes]
-        known = [topic for topic in self.nodes if topic in topics]
+        new = [topic for topic in topics if topic not in self.answers or topic in self.urgent]
+        known = [topic for topic in self.answers if topic in topics and topic not in self.urgent]
         chosen = [*new, *known[:_MAX_LOOKUPS]]
         if not chosen:
-            self.nodes = {}
+            self.answers = {}
             return
         requests = {
             name: partial(self._look_up, name, address, chosen)
             for name, address in self._lookupd.items()
         }
         if answers := await self._servers.ask(requests, timeout):
-            rest = {topic: self.nodes[topic] for topic in known[_MAX_LOOKUPS:]}
-            self.nodes = rest | {
-                topic: classic_nodes(topic, [answer[topic] for answer in answers.values()])
-                for topic in chosen
+            rest = {topic: self.answers[topic] for topic in known[_MAX_LOOKUPS:]}
+            self.answers = rest | {
+                topic: merge(answer[topic] for answer in answers.values()) for topic in chosen
             }
 
     async def _create_channel(self, address: str, topic: str, channel: str) -> None:
@@ -140,9 +152,8 @@ class TopicLookup:
     ) -> dict[str, LookupAnswer]:
         answers = {}
         for topic in topics:
-            response = await self._http.get(address, "/lookup", {"topic": topic})
             try:
-                answers[topic] = parse_lookup(response.status, response.body)
+                answers[topic] = await lookup_topic(self._http, address, topic)
             except DiscoveryError as error:
                 raise DiscoveryError(f"{name}: {error}") from None
         return answers
@@ -160,14 +171,23 @@ class TopicLookup:
         return [topic for topic in topics if isinstance(topic, str)]
 
 
-def classic_nodes(topic: str, answers: Iterable[LookupAnswer]) -> tuple[Node, ...]:
-    """Return the nsqd of a topic; raise ``ConfigError`` for one of the redesigned NSQ."""
-    answer = merge(answers)
-    if answer.dialect is Dialect.REDESIGNED:
-        raise ConfigError(
-            f"topic {topic!r} is a topic of the redesigned NSQ; this source reads only classic ones"
-        )
-    return answer.producers
+def has_partitions(options: SourceOptions) -> bool:
+    """Return whether the rows have positions, as those of the redesigned NSQ; ask nsqlookupd.
+
+    Spark needs the columns when ``load()`` is called, before anything is read. An nsqd that is
+    named directly is a classic one. Raises ``DiscoveryError`` if no nsqlookupd answers.
+    """
+    if options.mode == "range":
+        return True
+    return bool(options.servers.lookupd) and asyncio.run(_has_partitions(options))
+
+
+async def _has_partitions(options: SourceOptions) -> bool:
+    lookup = TopicLookup(options, cache(options.access.http_context))
+    try:
+        return await lookup.is_redesigned(_TIMEOUT)
+    finally:
+        lookup.close()
 
 
 class ServerGroup:
@@ -176,10 +196,12 @@ class ServerGroup:
     It logs when a server stops responding and when it responds again, not in between.
     """
 
-    def __init__(self, kind: str) -> None:
+    def __init__(self, kind: str, is_passing: Callable[[NsqError], bool] = lambda _: True) -> None:
+        """``ask`` raises what ``is_passing`` is false for, as it raises every ``ConfigError``."""
         self.unreachable: dict[str, str] = {}
         """The servers that did not answer the last request, and why."""
         self._kind = kind
+        self._is_passing = is_passing
         self._backoff = RetryBackoff(max_wait=MAX_WAIT)
 
     async def ask(
@@ -198,7 +220,7 @@ class ServerGroup:
         )
         answers = {}
         for name, outcome in zip(asked, outcomes, strict=True):
-            if isinstance(outcome, NsqError) and not isinstance(outcome, ConfigError):
+            if isinstance(outcome, NsqError) and self._may_pass(outcome):
                 self._failed(name, outcome)
             elif isinstance(outcome, BaseException):
                 raise outcome
@@ -224,6 +246,9 @@ class ServerGroup:
         except TimeoutError:
             raise NetworkError(f"{name}: no answer within {timeout:g} s") from None
 
+    def _may_pass(self, error: NsqError) -> bool:
+        return not isinstance(error, ConfigError) and self._is_passing(error)
+
     def _failed(self, name: str, error: NsqError) -> None:
         self._backoff.failed(name, monotonic())
         if name not in self.unreachable:
@@ -244,18 +269,24 @@ def unknown_name(
     known: Mapping[str, Collection[str]],
     asked: Iterable[str],
     unreachable: Mapping[str, str],
+    mode: str = "peek",
 ) -> ConfigError:
     """Return the error for a topic or channel that does not exist and must not be created.
 
     ``known`` has the channels of all topics of the servers ``asked``. Without ``topic``, a
-    ``pattern`` was given.
+    ``pattern`` was given; without ``channel``, none is read in this ``mode``.
     """
     servers = ", ".join(asked) or "any server"
-    if topic and topic not in known:
+    if topic and (topic not in known or not channel):
         what = f"topic {topic!r} is unknown to {servers}; {_similar(topic, known, 'topics')}"
     elif topic:
         similar = _similar(channel, known[topic], "channels")
         what = f"channel {channel!r} of topic {topic!r} is unknown to {servers}; {similar}"
+    elif not channel:
+        what = (
+            f"topicPattern {pattern!r} matches no topic on {servers}; "
+            f"{_similar(pattern, known, 'topics')}"
+        )
     else:
         channels = {name for names in known.values() for name in names}
         what = (
@@ -263,7 +294,7 @@ def unknown_name(
             f"{_similar(channel, channels, 'channels')}"
         )
     silent = "".join(f"; no answer from {nsqd}: {why}" for nsqd, why in unreachable.items())
-    return ConfigError(f"{what} mode=peek creates nothing{silent}")
+    return ConfigError(f"{what} mode={mode} creates nothing{silent}")
 
 
 def _similar(name: str, known: Iterable[str], kind: str) -> str:

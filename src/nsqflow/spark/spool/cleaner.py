@@ -10,6 +10,7 @@ import logging
 import queue
 import threading
 
+from nsqflow.spark.source.offsets import partition_of
 from nsqflow.spark.spool.dedup import ID_SIZE, split_ids
 from nsqflow.spark.spool.layout import (
     RECENT,
@@ -83,7 +84,9 @@ class SpoolCleaner(threading.Thread):
         confirmed: dict[str, set[bytes]] = {}
         keys: set[str] = set()
         for name in self._store.names(folder):
-            if (partition := parse_partition(name)) is None:
+            partition = parse_partition(name)
+            # What was read of a partition of the redesigned NSQ is known by positions (SeenRanges).
+            if partition is None or partition_of(partition[0]) is not None:
                 continue
             key, index = partition
             slots = Slots(self._store, f"{folder}/{name}")

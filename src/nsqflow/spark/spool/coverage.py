@@ -10,9 +10,13 @@ Both are nearly always one range, however many messages there were. Pure.
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
+
+MAX_RANGES = 5000
+"""Ranges that are kept of a partition. nsqd delivers fewer than 2500 messages out of order; more
+ranges come from other readers of the channel."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,12 +40,14 @@ class RangeSet:
         return RangeSet(tuple(merged))
 
     @staticmethod
-    def of_numbers(numbers: Iterable[int]) -> RangeSet:
+    def of_numbers(numbers: Collection[int]) -> RangeSet:
         """Return the set of these integers."""
-        ordered = sorted(numbers)
-        if ordered and ordered[-1] - ordered[0] + 1 == len(ordered) == len(set(ordered)):
-            return RangeSet(((ordered[0], ordered[-1] + 1),))  # nearly always
-        return RangeSet.of((number, number + 1) for number in ordered)
+        if not len(numbers):
+            return RangeSet()
+        low, high = min(numbers), max(numbers)
+        if high - low + 1 == len(numbers) == len(set(numbers)):
+            return RangeSet(((low, high + 1),))  # nearly always
+        return RangeSet.of((number, number + 1) for number in numbers)
 
     def __contains__(self, number: int) -> bool:
         index = bisect_right(self.ranges, (number, float("inf"))) - 1
@@ -58,14 +64,49 @@ class RangeSet:
     def __len__(self) -> int:
         return sum(end - start for start, end in self.ranges)
 
+    @property
+    def first(self) -> int:
+        """The lowest integer; -1 if there is none."""
+        return self.ranges[0][0] if self.ranges else -1
+
+    @property
+    def last(self) -> int:
+        """The highest integer; -1 if there is none."""
+        return self.ranges[-1][1] - 1 if self.ranges else -1
+
     def end_from(self, start: int) -> int:
         """Return the first integer from ``start`` on that is not in the set."""
         index = bisect_right(self.ranges, (start, float("inf"))) - 1
         return max(start, self.ranges[index][1]) if index >= 0 else start
 
+    def start_from(self, start: int, otherwise: int) -> int:
+        """Return the first integer from ``start`` on that is in the set; else ``otherwise``."""
+        index = bisect_right(self.ranges, (start, float("inf"))) - 1
+        if index >= 0 and start < self.ranges[index][1]:
+            return start
+        return self.ranges[index + 1][0] if index + 1 < len(self.ranges) else otherwise
+
     def encode(self) -> list[list[int]]:
         """Return the ranges for JSON."""
         return [[start, end] for start, end in self.ranges]
+
+
+def join_ids(one: RangeSet, other: RangeSet) -> RangeSet:
+    """Return the ids of both; beyond ``MAX_RANGES`` without the lowest.
+
+    Their messages are the least likely to be delivered again.
+    """
+    both = one | other
+    return both if len(both.ranges) <= MAX_RANGES else RangeSet(both.ranges[-MAX_RANGES:])
+
+
+def join_offsets(one: RangeSet, other: RangeSet) -> RangeSet:
+    """Return the offsets of both; beyond ``MAX_RANGES`` without the highest.
+
+    So it stays known up to where everything was read.
+    """
+    both = one | other
+    return both if len(both.ranges) <= MAX_RANGES else RangeSet(both.ranges[:MAX_RANGES])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,7 +114,12 @@ class Coverage:
     """What of a partition has been read, since the query began with it."""
 
     base: int = 0
-    """The offset at which the query began; messages before it are not for the query."""
+    """The offset at which the query began, or goes on after a loss."""
+    first: int = 0
+    """The offset before which messages are not for the query. 0 if it began with what waited in the
+    channel: some of that may come from before the offset, after a long delay."""
+    since: int = 0
+    """The time at which it began, in nanoseconds; older messages are not for the query."""
     ids: RangeSet = field(default_factory=RangeSet)
     """The internal ids that were read."""
     offsets: RangeSet = field(default_factory=RangeSet)
@@ -87,11 +133,13 @@ class Coverage:
         return self.offsets.end_from(self.base)
 
     def __or__(self, other: Coverage) -> Coverage:
-        """Return both; the base is that of the first."""
+        """Return both; the beginning is that of the first."""
         return Coverage(
             base=self.base,
-            ids=self.ids | other.ids,
-            offsets=self.offsets | other.offsets,
+            first=self.first,
+            since=self.since,
+            ids=join_ids(self.ids, other.ids),
+            offsets=join_offsets(self.offsets, other.offsets),
             newest=max(self.newest, other.newest),
         )
 
@@ -99,6 +147,8 @@ class Coverage:
         """Return the coverage for JSON."""
         return {
             "base": self.base,
+            "first": self.first,
+            "since": self.since,
             "ids": self.ids.encode(),
             "offsets": self.offsets.encode(),
             "newest": self.newest,
@@ -109,6 +159,8 @@ class Coverage:
         """Read what ``encode`` returned; raise ``ValueError``, ``TypeError`` or ``KeyError``."""
         return Coverage(
             base=int(values["base"]),
+            first=int(values["first"]),
+            since=int(values["since"]),
             ids=RangeSet.of(values["ids"]),
             offsets=RangeSet.of(values["offsets"]),
             newest=int(values["newest"]),

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from nsqflow.errors import ConfigError
-from nsqflow.spark.source.offsets import Offset, split_key
+from nsqflow.spark.source.offsets import Offset, partition_of, split_key
 from nsqflow.spark.spool.dedup import ID_SIZE
 from nsqflow.spark.spool.inventory import Generation, SpooledPartition
 from nsqflow.spark.spool.layout import slot_name
@@ -35,6 +35,22 @@ class SpooledMessage(NamedTuple):
     timestamp: int
     attempts: int
     body: bytes
+    partition: int | None = None
+    """From here on, what a message of the redesigned NSQ has beside."""
+    offset: int | None = None
+    size: int | None = None
+    headers: dict[str, Any] | None = None
+    tag: str | None = None
+
+    @property
+    def internal_id(self) -> int | None:
+        """The number that nsqd gave it."""
+        return None if self.partition is None else int.from_bytes(self.id[:8], "big")
+
+    @property
+    def trace_id(self) -> int | None:
+        """The id that it is traced by; 0 if it is not traced."""
+        return None if self.partition is None else int.from_bytes(self.id[8:], "big")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,6 +62,8 @@ class RecoveredSlot:
     key: str
     channel: str
     rows: pa.RecordBatch | None = None
+    leader: str = ""
+    """The nsqd that the rows came from, if they are of the redesigned NSQ."""
     unfinished: int = 0
     """Rows whose FIN nsqd has not confirmed: it may deliver these messages again."""
     problem: str = ""
@@ -56,12 +74,25 @@ class RecoveredSlot:
         return split_key(self.key)[0]
 
     def messages(self) -> Iterator[SpooledMessage]:
-        """Yield the rows as messages."""
+        """Yield the rows as messages, with their bodies unpacked."""
         topic, nsqd = split_key(self.key)
-        names = ("id", "timestamp_ns", "attempts", "body")
+        partition = partition_of(self.key)
+        if partition is None:
+            for row in self._values("id", "timestamp_ns", "attempts", "body"):
+                yield SpooledMessage(topic, self.channel, nsqd, *row)
+            return
+        # Imported late: it loads the client.
+        from nsqflow.spark.source.headers import headers_and_tag, unpack_body
+
+        names = ("id", "timestamp_ns", "attempts", "body", "offset", "size", "ext")
+        for id, timestamp, attempts, body, offset, size, ext in self._values(*names):
+            about = (topic, self.channel, self.leader, id, timestamp, attempts)
+            place = (partition, offset, size)
+            yield SpooledMessage(*about, unpack_body(body, ext), *place, *headers_and_tag(ext))
+
+    def _values(self, *names: str) -> Iterator[tuple[Any, ...]]:
         columns = [] if self.rows is None else [self.rows.column(name) for name in names]
-        for row in zip(*(column.to_pylist() for column in columns), strict=True):
-            yield SpooledMessage(topic, self.channel, nsqd, *row)
+        yield from zip(*(column.to_pylist() for column in columns), strict=True)
 
 
 def read_uncommitted(
@@ -115,7 +146,7 @@ def _read_partition(
             confirmed = number in inventory.confirmed
             unfinished = min(refused, len(slot.rows)) if confirmed else len(slot.rows)
             refused -= unfinished if confirmed else 0
-            yield replace(about, rows=slot.rows, unfinished=unfinished)
+            yield replace(about, rows=slot.rows, leader=slot.footer.leader, unfinished=unfinished)
     if inventory.count > expected:
         yield replace(about, problem=_describe_gap(store, partition, expected, inventory.count))
 

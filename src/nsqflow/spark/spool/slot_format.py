@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field, fields, replace
 from struct import Struct
 from struct import error as struct_error
 from typing import Any, NamedTuple
@@ -25,6 +25,7 @@ from zlib import crc32
 import pyarrow as pa
 
 from nsqflow.errors import SpoolError
+from nsqflow.spark.spool.coverage import RangeSet, join_ids, join_offsets
 
 STORED = pa.schema(
     [
@@ -36,7 +37,12 @@ STORED = pa.schema(
 )
 """The columns of a slot."""
 
-TAIL = 4096  # bytes at the end of a slot that always contain the footer
+STORED_POSITIONS = pa.schema(
+    [*STORED, ("offset", pa.int64()), ("size", pa.int32()), ("ext", pa.binary())]
+)
+"""The columns of a slot of the redesigned NSQ; ``ext`` is the JSON of the headers."""
+
+TAIL = 4096  # bytes at the end of a slot that nearly always contain the footer
 
 _ID_SIZE = 16
 _TRAILER = Struct(">II8s")  # the footer's length and CRC, and the magic
@@ -52,6 +58,9 @@ class DamagedSlotError(SpoolError):
     def __init__(self, name: str, why: str) -> None:
         super().__init__(f"{name} is damaged: {why}")
         self.why = why
+
+
+_RANGES = ("ids", "offsets")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,6 +83,10 @@ class PartitionTotals:
     """The lowest timestamp of its rows, in nanoseconds; 0 if unknown."""
     newest: int = 0
     """The highest."""
+    ids: RangeSet = field(default_factory=RangeSet)
+    """The internal ids of its rows, if it is one of the redesigned NSQ."""
+    offsets: RangeSet = field(default_factory=RangeSet)
+    """The bytes of the partition that its rows take up there."""
 
     def __add__(self, other: PartitionTotals) -> PartitionTotals:
         return PartitionTotals(
@@ -86,7 +99,24 @@ class PartitionTotals:
             lost=self.lost + other.lost,
             oldest=min(filter(None, (self.oldest, other.oldest)), default=0),
             newest=max(self.newest, other.newest),
+            ids=join_ids(self.ids, other.ids),
+            offsets=join_offsets(self.offsets, other.offsets),
         )
+
+    def encode(self) -> dict[str, Any]:
+        """Return the totals for JSON."""
+        values = {each.name: getattr(self, each.name) for each in fields(self)}
+        for name in _RANGES:
+            values[name] = values[name].encode()
+            if not values[name]:
+                del values[name]
+        return values
+
+    @staticmethod
+    def decode(values: Mapping[str, Any]) -> PartitionTotals:
+        """Read what ``encode`` returned; raise ``ValueError``, ``TypeError`` or ``KeyError``."""
+        ranges = {name: RangeSet.of(values[name]) for name in _RANGES if name in values}
+        return PartitionTotals(**{**values, **ranges})
 
     def counters(self) -> dict[str, int]:
         """Return the totals by the names that users see."""
@@ -122,10 +152,19 @@ class SlotFooter:
     """The partition's totals, up to and including this slot."""
     lost: bool = False
     """The slot replaces a lost one: it has no rows, and its totals only count the lost rows."""
+    leader: str = ""
+    """The nsqd that led the partition of the redesigned NSQ; empty for one of the classic NSQ."""
 
     def encode(self, name: str, size: int, crc: int) -> bytes:
         """Return the footer of the slot ``name`` whose rows have this size and CRC."""
-        data = json.dumps(asdict(self) | {"name": name, "size": size, "crc": crc}).encode()
+        values = {
+            "writer": self.writer,
+            "last": self.last,
+            "totals": self.totals.encode(),
+            "lost": self.lost,
+            "leader": self.leader,
+        }
+        data = json.dumps(values | {"name": name, "size": size, "crc": crc}).encode()
         return data + _TRAILER.pack(len(data), crc32(data), _MAGIC)
 
     @staticmethod
@@ -137,10 +176,17 @@ class SlotFooter:
             parts = SlotParts(int(values.pop("size")), len(data) + trailer, values.pop("crc", None))
             if (name := values.pop("name", where)) != where:
                 raise DamagedSlotError(where, f"it is a copy of {name}")
-            totals = PartitionTotals(**values["totals"])
+            totals = PartitionTotals.decode(values["totals"])
             return SlotFooter(**values | {"totals": totals}), parts
         except (ValueError, TypeError, KeyError, AttributeError, struct_error) as error:
             raise DamagedSlotError(where, f"not a slot of the spool: {error}") from None
+
+
+def footer_size(tail: bytes) -> int:
+    """Return how many bytes at the end of a slot contain the footer; 0 if that is unknown."""
+    if tail.endswith(_MAGIC) and len(tail) >= _TRAILER.size:
+        return int(_TRAILER.unpack(tail[-_TRAILER.size :])[0]) + _TRAILER.size
+    return 0
 
 
 def _footer_bytes(tail: bytes) -> tuple[bytes, int]:
@@ -184,19 +230,23 @@ def encode_slot(
 def decode_slot(content: bytes, name: str) -> Slot:
     """Read a slot; raise ``DamagedSlotError``."""
     data = pa.py_buffer(content)
-    footer, parts = SlotFooter.decode(bytes(data[max(0, data.size - TAIL) :]), name)
+    size = max(TAIL, footer_size(bytes(data[max(0, data.size - TAIL) :])))
+    footer, parts = SlotFooter.decode(bytes(data[max(0, data.size - size) :]), name)
     if data.size != parts.rows + parts.footer:
         raise DamagedSlotError(name, f"it has {data.size} bytes, not {sum(parts[:2])}")
-    return Slot(footer, _decode_rows(data[: parts.rows], parts.crc, name))
+    schema = STORED_POSITIONS if footer.leader else STORED
+    return Slot(footer, _decode_rows(data[: parts.rows], parts.crc, name, schema))
 
 
-def _decode_rows(data: pa.Buffer, crc: int | None, name: str) -> pa.RecordBatch | None:
+def _decode_rows(
+    data: pa.Buffer, crc: int | None, name: str, schema: pa.Schema
+) -> pa.RecordBatch | None:
     if crc is not None and crc32(data) != crc:
         raise DamagedSlotError(name, "its rows were altered")
     if not data.size:
         return None
     try:
-        rows = pa.ipc.read_record_batch(data, STORED)
+        rows = pa.ipc.read_record_batch(data, schema)
         if crc is None:
             rows.validate(full=True)  # altered offsets would point anywhere
     except (pa.ArrowException, OSError) as error:

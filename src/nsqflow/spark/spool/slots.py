@@ -44,6 +44,7 @@ from nsqflow.spark.spool.slot_format import (
     SlotFooter,
     decode_slot,
     encode_slot,
+    footer_size,
     packed_ids,
 )
 from nsqflow.spark.spool.store import ObjectStore
@@ -154,6 +155,10 @@ class Slots:
         """Return whether a task has written one of them, as far as this machine can see."""
         return bool(slot_numbers(self._store.names(self._folder)))
 
+    def has(self, number: int) -> bool:
+        """Return whether a slot was written, readable or not."""
+        return number in slot_numbers(self._store.names(self._folder))
+
     def totals(self) -> tuple[PartitionTotals, bool]:
         """Return the partition's totals, and whether it is complete."""
         names = self._store.names(self._folder)
@@ -170,6 +175,13 @@ class Slots:
         )
         ended = footer.last or any(loss.ended for loss in losses.values())
         return footer.totals + more, ended
+
+    def last_leader(self) -> str:
+        """Return the nsqd that led the partition of the redesigned NSQ at the last slot.
+
+        Empty if there was none that a task could read from.
+        """
+        return self._last_footer(self._store.names(self._folder))[1].leader
 
     def inventory(self) -> SlotInventory:
         """Return what the spool says about the slots."""
@@ -259,6 +271,12 @@ class Slots:
                 raise
             raise DamagedSlotError(name, f"it can't be read: {error.strerror}") from None
 
+    def _read_footer(self, name: str) -> bytes:
+        """Return the last bytes of a slot, with the whole footer."""
+        tail = self._store.read_tail(name, TAIL)
+        size = footer_size(tail)
+        return tail if size <= TAIL else self._store.read_tail(name, size)
+
     def _last_footer(self, names: Iterable[str]) -> tuple[int, SlotFooter]:
         """Return number and footer of the last slot whose footer is good and that is not lost."""
         for number in reversed(slot_numbers(names)):
@@ -266,8 +284,7 @@ class Slots:
             if number in self._lost:
                 continue
             try:
-                tail = self._load(name, lambda name: self._store.read_tail(name, TAIL))
-                footer = SlotFooter.decode(tail, name)[0]
+                footer = SlotFooter.decode(self._load(name, self._read_footer), name)[0]
             except FileNotFoundError:  # it is being removed
                 break
             except DamagedSlotError as error:

@@ -13,11 +13,11 @@ from hypothesis import strategies as st
 
 from nsqflow.protocol import MessageBatch, Published, Rdy
 from nsqflow.spark.connection import connect
-from nsqflow.spark.options import Access
-from nsqflow.spark.sink.encoder import ColumnIndexes, MpubEncoder
+from nsqflow.spark.server_options import Access
+from nsqflow.spark.sink.columns import ColumnIndexes
 from nsqflow.transport.sync_connection import SyncConnection
 from tests.fixtures.servers import PATIENCE, Nsqd
-from tests.unit.spark.sink.record_batches import Row, batch_of
+from tests.unit.spark.sink.record_batches import BatchEncoder, Row, batch_of
 
 EVERYTHING = ColumnIndexes(body=1, topic=0, delay_ms=2)
 
@@ -68,7 +68,7 @@ def test_what_comes_out_of_nsqd_is_what_went_in(
 ) -> None:
     topics = [*consumers]
     sent: list[Row] = [(body, topics[topic], delay) for body, topic, delay in given]
-    for command in MpubEncoder(EVERYTHING, None, most).commands(batch_of(sent)):
+    for command in BatchEncoder(EVERYTHING, None, most).commands(batch_of(sent)):
         producer.send(command)
         assert isinstance(producer.receive(PATIENCE)[0], Published)
     for topic, link in consumers.items():

@@ -28,9 +28,10 @@ from nsqflow.errors import (
 )
 from nsqflow.protocol import Dpub, MessageBatch, Rdy
 from nsqflow.spark.connection import connect
-from nsqflow.spark.options import Access
+from nsqflow.spark.server_options import Access
 from nsqflow.spark.sink import publisher as module
-from nsqflow.spark.sink.encoder import ColumnIndexes, MpubEncoder, PackedMpub
+from nsqflow.spark.sink.columns import ColumnIndexes
+from nsqflow.spark.sink.encoder import PackedMpub
 from nsqflow.spark.sink.publisher import Publisher
 from nsqflow.transport.sync_connection import SyncConnection
 from tests.fixtures.auth import Authorization, AuthServer
@@ -38,6 +39,7 @@ from tests.fixtures.loops import asynchronous, eventually
 from tests.fixtures.proxy import Proxy
 from tests.fixtures.servers import PATIENCE, Nsqd, start_nsqd
 from tests.unit.spark.sink.publications import PLAIN, bodies_of, commands, publish_all, refusal
+from tests.unit.spark.sink.record_batches import BatchEncoder
 
 numbers = count(1)
 
@@ -174,7 +176,7 @@ def test_an_nsqd_that_comes_back_is_used_again(tmp_path: Path, topic: str) -> No
 
 def test_a_message_that_is_too_large_is_an_error_that_says_so(pair: list[Nsqd], topic: str) -> None:
     batch = pa.RecordBatch.from_arrays([pa.array([b"a", bytes(100_001)])], names=["body"])
-    sent = MpubEncoder(ColumnIndexes(0), topic, 10**6).commands(batch)
+    sent = BatchEncoder(ColumnIndexes(0), topic, 10**6).commands(batch)
     error = refusal(pair[0].tcp_address, sent)
     assert isinstance(error, BadMessageError)
     assert pair[0].tcp_address in str(error)

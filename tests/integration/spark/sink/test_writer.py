@@ -19,13 +19,10 @@ from pyspark.sql.types import (
 )
 
 from nsqflow.errors import DiscoveryError, LocalProtocolError
-from nsqflow.spark.options import Access
-from nsqflow.spark.sink.writer import (
-    NsqCommitMessage,
-    NsqStreamWriter,
-    NsqWriter,
-    find_nodes,
-)
+from nsqflow.spark.server_options import Access
+from nsqflow.spark.sink.task import NsqCommitMessage
+from nsqflow.spark.sink.topics import find_nodes
+from nsqflow.spark.sink.writer import NsqStreamWriter, NsqWriter
 from tests.fixtures.servers import Nsqd, Nsqlookupd, start_nsqd, start_nsqlookupd
 
 BODY = StructType().add("body", BinaryType())

@@ -10,6 +10,7 @@ import re
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -20,7 +21,7 @@ import pytest
 from nsqflow import admin
 from nsqflow.blocking import Consumer, Producer
 from nsqflow.errors import ConfigError, DiscoveryError, NetworkError
-from nsqflow.spark.options import Access
+from nsqflow.spark.server_options import Access
 from nsqflow.spark.source import backlog_monitor, topic_lookup
 from nsqflow.spark.source.allocation import ChannelBacklog
 from nsqflow.spark.source.backlog_monitor import BacklogMonitor
@@ -155,6 +156,23 @@ def test_topic_and_channel_are_created_on_every_nsqd_that_is_named(two: list[Nsq
     assert all(backlog.exists and not backlog.available for backlog in seen)
     for nsqd in two:
         assert channels_of(nsqd)["sv_new"] == channels_of(nsqd)["sv_other"] == [CHANNEL]
+
+
+@pytest.mark.parametrize(
+    ("asked", "problem"),
+    [
+        ({"ordered": True}, "ordered=true is invalid: 'orders' is a classic topic"),
+        ({"starting_position": "earliest"}, "startingPosition='earliest' is invalid: 'orders' is"),
+    ],
+)
+def test_what_only_the_redesigned_nsq_can_is_refused_for_an_nsqd_that_is_named(
+    two: list[Nsqd], asked: dict[str, Any], problem: str
+) -> None:
+    with (
+        closing(BacklogMonitor(replace(options("orders", nsqd=two), **asked))) as monitor,
+        pytest.raises(ConfigError, match=f"^{re.escape(problem)}"),
+    ):
+        monitor.create()
 
 
 def test_the_counters_of_nsqd_are_read(two: list[Nsqd]) -> None:

@@ -15,8 +15,9 @@ import pytest
 
 from nsqflow.errors import ConfigError, DataLossError, SourceInUseError, SpoolError
 from nsqflow.spark.connection import connect
-from nsqflow.spark.options import Access, parse_batch, parse_stream
+from nsqflow.spark.options import parse_batch, parse_stream
 from nsqflow.spark.process import process_tag
+from nsqflow.spark.server_options import Access
 from nsqflow.spark.source import presence
 from nsqflow.spark.source.batch_reader import NsqBatchReader
 from nsqflow.spark.source.offsets import Offset

@@ -11,9 +11,11 @@ import pytest
 from nsqflow.errors import (
     NsqError,
 )
-from nsqflow.spark.options import Access
-from nsqflow.spark.sink.encoder import ColumnIndexes, MpubEncoder, PackedMpub
+from nsqflow.spark.server_options import Access
+from nsqflow.spark.sink.columns import ColumnIndexes
+from nsqflow.spark.sink.encoder import PackedMpub
 from nsqflow.spark.sink.publisher import Publication, Publisher
+from tests.unit.spark.sink.record_batches import BatchEncoder
 
 PLAIN = Access()
 
@@ -24,7 +26,7 @@ def commands(topic: str, number: int, each: int = 1) -> list[PackedMpub]:
     for n in range(number):
         bodies = [b"%d:%d " % (n, m) + b"." * 200 for m in range(each)]
         batch = pa.RecordBatch.from_arrays([pa.array(bodies)], names=["body"])
-        (command,) = MpubEncoder(ColumnIndexes(0), topic, 2**30).commands(batch)
+        (command,) = BatchEncoder(ColumnIndexes(0), topic, 2**30).commands(batch)
         assert isinstance(command, PackedMpub)
         made.append(command)
     return made

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import pyarrow as pa
+
+from nsqflow.protocol import Dpub
+from nsqflow.spark.sink.columns import ColumnIndexes
+from nsqflow.spark.sink.encoder import MpubEncoder, PackedMpub
+from nsqflow.spark.sink.rows import RowChecker
 
 Row = tuple[bytes, str | None, int | None]
 """Body, topic and delay."""
@@ -21,3 +26,15 @@ def batch_of(rows: Iterable[Row], body: Any = None, topic: Any = None) -> pa.Rec
         ],
         names=["topic", "body", "delay_ms"],
     )
+
+
+class BatchEncoder:
+    """Checks and encodes whole batches, as a task does."""
+
+    def __init__(self, columns: ColumnIndexes, topic: str | None, most: int) -> None:
+        self.checker = RowChecker(columns, topic)
+        self._encoder = MpubEncoder(topic, most)
+
+    def commands(self, batch: pa.RecordBatch) -> Iterator[PackedMpub | Dpub]:
+        """The commands for a batch."""
+        return self._encoder.commands(self.checker.check(batch))

@@ -18,8 +18,9 @@ from nsqflow.protocol import Dpub, Mpub
 from nsqflow.protocol.body_decoder import Limits
 from nsqflow.protocol.command_decoder import CommandDecoder
 from nsqflow.spark.sink import encoder
-from nsqflow.spark.sink.encoder import ColumnIndexes, MpubEncoder, PackedMpub
-from tests.unit.spark.sink.record_batches import Row, batch_of
+from nsqflow.spark.sink.columns import ColumnIndexes
+from nsqflow.spark.sink.encoder import PackedMpub
+from tests.unit.spark.sink.record_batches import BatchEncoder, Row, batch_of
 
 TOPICS = ["a", "b.c", "d_e#ephemeral"]
 
@@ -55,7 +56,7 @@ def read_back(commands: Iterable[PackedMpub | Dpub]) -> Iterator[Mpub | Dpub]:
 
 @given(rows, st.integers(20, 300))
 def test_each_row_is_published_once_and_in_its_order(given: list[Row], most: int) -> None:
-    encoder = MpubEncoder(EVERYTHING, "default", most)
+    encoder = BatchEncoder(EVERYTHING, "default", most)
     commands = [*read_back(encoder.commands(batch_of(given)))]
     for topic in [*TOPICS, "default"]:
         mine = [(body, delay or 0) for body, name, delay in given if (name or "default") == topic]
@@ -72,15 +73,15 @@ def test_each_row_is_published_once_and_in_its_order(given: list[Row], most: int
         ]
         assert at_once == [body for body, delay in mine if not delay]
         assert later == [(body, delay) for body, delay in mine if delay]
-    assert encoder.rows == len(given)
-    assert encoder.bytes == sum(len(body) for body, _, _ in given)
+    assert encoder.checker.rows == len(given)
+    assert encoder.checker.bytes == sum(len(body) for body, _, _ in given)
 
 
 @given(st.lists(st.binary(min_size=1, max_size=60), min_size=1), st.integers(20, 300))
 def test_no_command_is_larger_than_allowed_or_smaller_than_it_could_be(
     bodies: list[bytes], most: int
 ) -> None:
-    encoder = MpubEncoder(ColumnIndexes(0), "t", most)
+    encoder = BatchEncoder(ColumnIndexes(0), "t", most)
     commands = [*encoder.commands(bodies_only(bodies, pa.binary()))]
     sizes = [4 + len(command.bodies) for command in commands if isinstance(command, PackedMpub)]
     assert len(sizes) == len(commands)
@@ -98,14 +99,14 @@ def test_bodies_are_of_any_kind_and_from_any_part_of_a_batch(
     bodies = ["ä", "bb", "c" * 300, "d", "ee"]
     batch = bodies_only(bodies, type).slice(*slice)
     start, number = slice
-    (command,) = read_back(MpubEncoder(ColumnIndexes(0), "t", 10_000).commands(batch))
+    (command,) = read_back(BatchEncoder(ColumnIndexes(0), "t", 10_000).commands(batch))
     assert command == Mpub("t", [body.encode() for body in bodies[start : start + number]])
 
 
 @pytest.mark.parametrize("type", [pa.string(), pa.large_string()])
 def test_topics_are_of_any_kind(type: Any) -> None:
     given: list[Row] = [(b"1", "x", None), (b"2", None, None), (b"3", "x", 5)]
-    encoder = MpubEncoder(EVERYTHING, "option", 1000)
+    encoder = BatchEncoder(EVERYTHING, "option", 1000)
     assert [*read_back(encoder.commands(batch_of(given, topic=type)))] == [
         Dpub("x", 5, b"3"),
         Mpub("x", [b"1"]),
@@ -114,9 +115,9 @@ def test_topics_are_of_any_kind(type: Any) -> None:
 
 
 def test_a_large_batch_is_joined_piece_by_piece(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(encoder, "_SLICE", 100)
+    monkeypatch.setattr(encoder, "SLICE", 100)
     given: list[Row] = [(b"%d" % n, TOPICS[n % 3], n % 2) for n in range(200)]
-    commands = [*read_back(MpubEncoder(EVERYTHING, None, 1000).commands(batch_of(given)))]
+    commands = [*read_back(BatchEncoder(EVERYTHING, None, 1000).commands(batch_of(given)))]
     published: Counter[tuple[str, bytes]] = Counter()
     for command in commands:
         bodies = command.bodies if isinstance(command, Mpub) else [command.body]
@@ -126,7 +127,7 @@ def test_a_large_batch_is_joined_piece_by_piece(monkeypatch: pytest.MonkeyPatch)
 
 def test_the_largest_body_is_known() -> None:
     batch = bodies_only([b"a", b"b" * 77, b"c" * 5], pa.binary())
-    (command,) = MpubEncoder(ColumnIndexes(0), "t", 1000).commands(batch)
+    (command,) = BatchEncoder(ColumnIndexes(0), "t", 1000).commands(batch)
     assert isinstance(command, PackedMpub)
     assert command.largest() == 77
     assert "bbb" not in repr(command)
@@ -151,7 +152,7 @@ def test_a_row_that_cannot_be_published_is_named_before_any_of_its_batch_is_sent
     row: Any, words: str
 ) -> None:
     good: Row = (b"good", "a", 3)
-    encoder = MpubEncoder(EVERYTHING, None, 100)
+    encoder = BatchEncoder(EVERYTHING, None, 100)
     assert len([*encoder.commands(batch_of([good] * 10))]) == 10
     with pytest.raises(LocalProtocolError) as caught:
         next(encoder.commands(batch_of([good, good, row, good, row])))
@@ -161,7 +162,7 @@ def test_a_row_that_cannot_be_published_is_named_before_any_of_its_batch_is_sent
 
 def test_an_error_about_a_topic_is_bounded_in_length() -> None:
     with pytest.raises(LocalProtocolError) as caught:
-        next(MpubEncoder(EVERYTHING, None, 100).commands(batch_of([(b"x", "no topic" * 1000, 0)])))
+        next(BatchEncoder(EVERYTHING, None, 100).commands(batch_of([(b"x", "no topic" * 1000, 0)])))
     assert len(str(caught.value)) < 400
 
 
@@ -172,9 +173,11 @@ def test_none_of_it_loads_pandas() -> None:
     # Importing it takes seconds, in each worker that Spark starts.
     code = """
 import sys
+from types import SimpleNamespace
 from array import array
 import pyarrow as pa
-from nsqflow.spark.sink.encoder import ColumnIndexes, MpubEncoder
+from nsqflow.spark.sink.encoder import MpubEncoder
+from nsqflow.spark.sink.rows import RowChecker
 import nsqflow.spark.sink.publisher
 
 def column(type, *values):
@@ -188,7 +191,8 @@ def column(type, *values):
 delays = pa.Array.from_buffers(pa.int64(), 2, [None, pa.py_buffer(array("q", [0, 7]))])
 columns = [column(pa.binary(), "a", "b"), column(pa.string(), "t", "u"), delays]
 batch = pa.RecordBatch.from_arrays(columns, names=["body", "topic", "delay_ms"])
-commands = [*MpubEncoder(ColumnIndexes(0, 1, 2), None, 100).commands(batch)]
+columns = SimpleNamespace(body=0, topic=1, delay_ms=2)
+commands = [*MpubEncoder(None, 100).commands(RowChecker(columns, None).check(batch))]
 print(len(commands), "pandas" in sys.modules, "asyncio" in sys.modules)
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

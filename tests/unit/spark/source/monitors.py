@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from nsqflow.spark.options import Access, ServerOptions, SourceOptions
+from nsqflow.spark.options import SourceOptions
+from nsqflow.spark.server_options import Access, ServerOptions
 from tests.fixtures.servers import (
     Nsqd,
     Nsqlookupd,

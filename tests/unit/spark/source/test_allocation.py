@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from itertools import pairwise
 
 import pytest
@@ -276,24 +277,29 @@ def test_keys_that_are_gone_are_forgotten() -> None:
 # --- Target
 
 
+def target_of(backlogs: Iterable[ChannelBacklog]) -> AvailableNowTarget:
+    found = [*backlogs]
+    return AvailableNowTarget(found, {each.key: each.available for each in found})
+
+
 def test_the_target_is_all_that_was_there_in_flight_included() -> None:
-    target = AvailableNowTarget([backlog(depth=1, in_flight=4, deferred=8)])
+    target = target_of([backlog(depth=1, in_flight=4, deferred=8)])
     assert target.remaining() == {A: 5}
 
 
 def test_messages_on_their_way_from_topic_to_channel_belong_to_the_target() -> None:
-    assert AvailableNowTarget([backlog(depth=1, topic_depth=2)]).remaining() == {A: 3 + UNCOUNTED}
+    assert target_of([backlog(depth=1, topic_depth=2)]).remaining() == {A: 3 + UNCOUNTED}
     held_back = backlog(depth=1, topic_depth=2, topic_paused=True)
-    assert AvailableNowTarget([held_back]).remaining() == {A: 1}
+    assert target_of([held_back]).remaining() == {A: 1}
 
 
 def test_nothing_is_expected_of_a_paused_channel_nor_of_an_empty_one() -> None:
     other = ChannelBacklog(topic="t", nsqd="b:4150")
-    assert AvailableNowTarget([backlog(depth=1, in_flight=4, paused=True), other]).remaining() == {}
+    assert target_of([backlog(depth=1, in_flight=4, paused=True), other]).remaining() == {}
 
 
 def test_what_came_is_taken_off_and_never_below_zero() -> None:
-    target = AvailableNowTarget([backlog(depth=10)])
+    target = target_of([backlog(depth=10)])
     target.record(A, 4)
     assert target.remaining() == {A: 6}
     target.record(A, 7)
@@ -301,16 +307,14 @@ def test_what_came_is_taken_off_and_never_below_zero() -> None:
 
 
 def test_no_more_is_planned_than_is_expected() -> None:
-    target = AvailableNowTarget(
-        [backlog(depth=10), ChannelBacklog(topic="t", nsqd="b:4150", depth=10)]
-    )
+    target = target_of([backlog(depth=10), ChannelBacklog(topic="t", nsqd="b:4150", depth=10)])
     target.record(A, 4)
     assert target.limit({A: 100, B: 3, C: 50}) == {A: 6, B: 3}
     assert target.limit({A: 0}) == {}
 
 
 def test_what_others_have_taken_can_be_given_up() -> None:
-    target = AvailableNowTarget([backlog(depth=10)])
+    target = target_of([backlog(depth=10)])
     target.give_up(A)
     assert target.remaining() == {}
 
@@ -318,7 +322,7 @@ def test_what_others_have_taken_can_be_given_up() -> None:
 @given(backlogs, st.integers(1, 10**9))
 def test_batches_within_a_target_reach_it_exactly(depths: dict[str, int], limit: int) -> None:
     limit = max(limit, sum(depths.values()) // 20 + 1)
-    target = AvailableNowTarget(
+    target = target_of(
         ChannelBacklog(topic="t", nsqd=nsqd, depth=depth) for nsqd, depth in depths.items()
     )
     endless = dict.fromkeys(target.remaining(), 10**12)

@@ -68,6 +68,7 @@ def test_bodies_are_read_from_messages_with_more_parts() -> None:
     ]
     decoder = FrameDecoder()
     decoder.min_message_size = layout.min_size
+    decoder.positioned = layout.positioned and not layout.extended
     decoder.buffer.feed(encode_messages(sent, layout))
     run = decoder.next()
     assert isinstance(run, MessageRun)
@@ -102,9 +103,9 @@ def test_rows_are_picked_by_their_indexes() -> None:
 
 
 def test_spark_gets_each_column_by_its_name() -> None:
-    outward = RowConverter("orders", "ö", "127.0.0.1:4150", include_metadata=True)
+    outward = RowConverter("orders|127.0.0.1:4150", "ö", metadata=True, positions=False)
     sent = Message(1_700_000_000_123_456_789, 3, b"0123456789abcdef", b"body")
-    rows = outward.convert(stored_batch([*read(encode_messages([sent]), [])]))
+    [rows] = outward.convert(stored_batch([*read(encode_messages([sent]), [])]))
     rows.validate(full=True)
     assert rows.to_pylist() == [
         {
@@ -121,9 +122,9 @@ def test_spark_gets_each_column_by_its_name() -> None:
 
 
 def test_constants_are_as_long_as_each_batch() -> None:
-    outward = RowConverter("t", "c", "nsqd:1", include_metadata=True)
+    outward = RowConverter("t|nsqd:1", "c", metadata=True, positions=False)
     for number in (2, 0, 30, 7, 31):
-        rows = outward.convert(stored_batch([columns_of(number)] if number else []))
+        [rows] = outward.convert(stored_batch([columns_of(number)] if number else []))
         rows.validate(full=True)
         assert rows.schema == outward.schema
         assert rows.column("topic").to_pylist() == ["t"] * number
@@ -131,8 +132,8 @@ def test_constants_are_as_long_as_each_batch() -> None:
 
 
 def test_without_metadata_there_is_the_body_alone() -> None:
-    outward = RowConverter("t", "c", "nsqd:1", include_metadata=False)
-    rows = outward.convert(stored_batch([columns_of(3)]))
+    outward = RowConverter("t|nsqd:1", "c", metadata=False, positions=False)
+    [rows] = outward.convert(stored_batch([columns_of(3)]))
     assert rows.schema == outward.schema
     assert rows.to_pydict() == {"body": [b"body 0", b"body 1", b"body 2"]}
 
@@ -155,7 +156,7 @@ def test_the_schema_is_the_arrow_form_of_sparks(include_metadata: bool) -> None:
         declared = declared.add("timestamp", TimestampType()).add("timestamp_ns", LongType())
         for name in ("topic", "channel", "nsqd"):
             declared = declared.add(name, StringType())
-    outward = RowConverter("t", "c", "nsqd:1", include_metadata)
+    outward = RowConverter("t|nsqd:1", "c", metadata=include_metadata, positions=False)
     assert outward.schema == to_arrow_schema(declared, timezone="UTC")
 
 
@@ -173,7 +174,7 @@ columns = MessageBatch(*decoder.next()).columns()
 stored = pick(stored_batch([columns, columns]), [0, 3])
 packed_ids(stored)
 stored_batch([])
-RowConverter("t", "c", "n", True).convert(stored)
+next(RowConverter("t|n", "c", metadata=True, positions=False).convert(stored))
 print("pandas" in sys.modules)
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import ssl
 from collections.abc import Awaitable, Callable
 from functools import partial
 
 import pytest
 
-from nsqflow.errors import ConfigError, NetworkError, RequestTimeout
+from nsqflow.errors import AdminError, ConfigError, NetworkError, RequestTimeout
+from nsqflow.protocol.lookup import LookupAnswer
 from nsqflow.spark.source import topic_lookup
 from nsqflow.spark.source.allocation import MIN_WAIT
-from nsqflow.spark.source.topic_lookup import ServerGroup
+from nsqflow.spark.source.topic_lookup import ServerGroup, TopicLookup
 from tests.fixtures.loops import asynchronous
+from tests.unit.spark.source.monitors import options
 
 Question = Callable[[], Awaitable[str]]
 
@@ -153,3 +156,47 @@ async def test_those_that_are_gone_are_forgotten(clock: Clock) -> None:
     servers.keep(["b"])
     assert servers.unreachable == {"b": "broken"}
     assert await servers.ask({"a": partial(say, "A"), "b": partial(say, "B")}, 5) == {"a": "A"}
+
+
+@asynchronous
+async def test_what_another_attempt_can_not_help_with_is_raised() -> None:
+    group = ServerGroup("nsqd", lambda error: not isinstance(error, AdminError))
+
+    async def refuse() -> str:
+        raise AdminError(403, "no")
+
+    assert await group.ask({"a": partial(fail, "gone")}, 1.0) == {}
+    with pytest.raises(AdminError):
+        await group.ask({"a": refuse}, 1.0)
+
+
+@asynchronous
+async def test_urgent_topics_are_looked_up_each_time(
+    clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of the others, some each time."""
+    asked: list[str] = []
+
+    async def look_up(http: object, address: str, topic: str) -> LookupAnswer:
+        asked.append(topic)
+        return LookupAnswer()
+
+    monkeypatch.setattr(topic_lookup, "lookup_topic", look_up)
+    topics = [f"t{number}" for number in range(50)]
+    lookup = TopicLookup(options(*topics, lookupd=["http://127.0.0.1:4161"]), ssl_context)
+    await lookup.refresh(1.0)
+    assert asked == topics
+    lookup.urgent = {"t40"}
+    others: list[str] = []
+    for _ in range(4):
+        asked.clear()
+        clock.now += topic_lookup.INTERVAL
+        await lookup.refresh(1.0)
+        assert asked[0] == "t40"
+        others += asked[1:]
+    assert {*others} == {*topics} - {"t40"}
+    assert lookup.answers.keys() == {*topics}
+
+
+def ssl_context() -> ssl.SSLContext:
+    raise AssertionError("these servers have no TLS")

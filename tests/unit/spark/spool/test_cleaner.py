@@ -30,11 +30,16 @@ class Spool(LocalStore):
     failures = 0
 
     def batch(
-        self, seq: int, numbers: Iterable[int], said: FinConfirmation | None = None, part: int = 0
+        self,
+        seq: int,
+        numbers: Iterable[int],
+        said: FinConfirmation | None = None,
+        part: int = 0,
+        key: str = KEY,
     ) -> None:
         """Have a batch of one slot, and what its writer said at the end."""
         self.write(planned_marker("gen", seq), b"{}")
-        slots = Slots(self, PartitionId("gen", seq, KEY, part).folder)
+        slots = Slots(self, PartitionId("gen", seq, key, part).folder)
         write_slot(slots, 0, numbers)
         if said is not None:
             slots.confirm("w", said)
@@ -147,6 +152,22 @@ def test_too_many_unconfirmed_ids_are_forgotten_the_oldest_first(
     assert spool.known() == [9, 10, 11]
     assert clean.forgotten == 6
     assert "3 unconfirmed ids of orders|127.0.0.1:4150 are dropped" in caplog.text
+
+
+@pytest.mark.parametrize("everything", [False, True])
+def test_no_ids_are_kept_of_partitions_whose_messages_have_positions(
+    spool: Spool, monkeypatch: pytest.MonkeyPatch, everything: bool
+) -> None:
+    monkeypatch.setattr(cleaner, "MAX_IDS", 2)
+    for seq in range(1, 4):
+        spool.batch(seq, range(3 * seq, 3 * seq + 3), key=make_key("orders", 3))
+        spool.batch(seq, [seq], CONFIRMED if seq > 1 else None)
+    clean = make_cleaner(spool, everything=everything)
+    clean.clean("gen", 4)
+    assert spool.batches() == []
+    assert spool.names("gen/unfin") == [UNFIN.removeprefix("gen/unfin/")]
+    assert spool.known() == ([1, 2, 3] if everything else [1])
+    assert clean.forgotten == 0
 
 
 def test_unconfirmed_ids_are_forgotten_after_a_day(spool: Spool, tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nsqflow.spark.spool.coverage import Coverage, RangeSet
+from nsqflow.spark.spool.coverage import MAX_RANGES, Coverage, RangeSet
 
 numbers = st.frozensets(st.integers(0, 40))
 ranges = st.lists(st.tuples(st.integers(0, 40), st.integers(0, 5)).map(lambda r: (r[0], sum(r))))
@@ -75,8 +75,22 @@ def test_a_coverage_survives_json(
 ) -> None:
     coverage = Coverage(
         base=base,
+        first=base // 2,
         ids=RangeSet.of_numbers(ids),
         offsets=RangeSet.of_numbers(offsets),
         newest=newest,
     )
     assert Coverage.decode(json.loads(json.dumps(coverage.encode()))) == coverage
+
+
+def test_a_coverage_with_too_many_ranges_keeps_the_highest_ids_and_the_lowest_offsets() -> None:
+    """A shared channel may have more and more: its other readers take every second message."""
+    coverage = Coverage()
+    step = MAX_RANGES // 4
+    for begin in range(0, 10 * step, step):
+        odd = RangeSet.of_numbers(range(2 * begin + 1, 2 * (begin + step), 2))
+        coverage |= Coverage(ids=odd, offsets=odd)
+    assert len(coverage.ids.ranges) == len(coverage.offsets.ranges) == MAX_RANGES
+    assert coverage.ids.last == 20 * step - 1
+    assert coverage.resume == 0
+    assert (coverage | Coverage(offsets=RangeSet(((0, 1),)))).resume == 2

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from nsqflow.client.body_compression import compress_body
 from nsqflow.errors import ConfigError
 from nsqflow.spark.source.offsets import Offset
 from nsqflow.spark.spool.inventory import Generation, read_inventory
@@ -20,6 +21,7 @@ from nsqflow.spark.spool.recovery import (
 )
 from nsqflow.spark.spool.slot_format import LostSlotMarker
 from nsqflow.spark.spool.slots import Slots
+from tests.unit.spark.source.position_rows import rows_with_headers
 from tests.unit.spark.spool_rows import ids_of, numbers_of
 from tests.unit.spark.spools import NEW, NSQD, OLD, SpoolBuilder
 
@@ -90,6 +92,36 @@ def test_rows_are_messages_as_nsqd_delivered_them(store: LocalStore, builder: Sp
             body=b"0000000007",
         )
     ]
+
+
+def test_rows_of_the_redesigned_nsq_have_all_that_it_says_of_them(
+    store: LocalStore, builder: SpoolBuilder
+) -> None:
+    packed, packing = compress_body("lz4", b"x" * 100)
+    headers = packing | {"region": "eu", "##client_dispatch_tag": "t"}
+    builder.generation(OLD, channel="spark")
+    builder.partition(
+        OLD, 1, 3, rows_with_headers([(packed, headers), (b"y", None)], 7), leader="n:1"
+    )
+    [slot] = slots_of(store)
+    first, second = slot.messages()
+    assert first == SpooledMessage(
+        topic="orders",
+        channel="spark",
+        nsqd="n:1",
+        id=bytes(15) + b"\7",
+        timestamp=1000,
+        attempts=1,
+        body=b"x" * 100,
+        partition=3,
+        offset=0,
+        size=10,
+        headers=headers,
+        tag="t",
+    )
+    assert (first.internal_id, first.trace_id) == (0, 7)
+    assert (second.body, second.headers, second.tag, second.offset) == (b"y", None, None, 10)
+    assert second.internal_id == 1
 
 
 def test_one_topic_can_be_read_alone(store: LocalStore, builder: SpoolBuilder) -> None:
