@@ -51,6 +51,15 @@ def run(
     master: Annotated[
         str | None, typer.Option("--master", metavar="URL", help="The Spark master to run on.")
     ] = None,
+    begin_at: Annotated[
+        str | None,
+        typer.Option(
+            "--from",
+            metavar="TIME",
+            help="Begin a new pipeline there, on topics of the redesigned NSQ: an ISO time with "
+            "its zone, timestamp:SECONDS, earliest, latest or offsets as JSON.",
+        ),
+    ] = None,
     available_now: Annotated[
         bool, typer.Option("--available-now", help="Process what is waiting now, then exit.")
     ] = False,
@@ -75,7 +84,7 @@ def run(
     --lookupd and --nsqd override the servers in the file, and those override variables and config.
 
     It runs until it is stopped. Ctrl-C and SIGTERM let the current batches end; a second signal
-    does not wait. When started again, it continues where it was.
+    does not wait. When started again, it continues where it was; --from is for a new one.
 
     Example:
       $ nsqflow run examples/pipelines/views.toml --dry-run
@@ -85,6 +94,8 @@ def run(
     from nsqflow.pipelines.pipeline import load_pipeline
     from nsqflow.pipelines.reachability import unreachable_error
     from nsqflow.pipelines.summary import summarize
+    from nsqflow.pipelines.topics import topic_error
+    from nsqflow.spark.starting_position import NEW_POSITION
 
     def servers() -> Mapping[str, tuple[str, ...]]:
         # Not from ./nsqflow.toml: the servers it names would get the secrets
@@ -96,6 +107,8 @@ def run(
     settings = [*(settings or []), *([f"run.master={master}"] if master else [])]
     pipeline = load_pipeline(file, settings, servers=servers, first=first)
     hide_in_tracebacks(pipeline.document.hide)
+    if begin_at is not None:
+        pipeline = pipeline.starting_at(NEW_POSITION.parse("--from", begin_at))
     if as_json and any(sink.format == "console" for sink in pipeline.sinks):
         raise ConfigError("--json and a sink of format console would both write to stdout")
     summary = summarize(pipeline) if dry_run else {}
@@ -105,13 +118,13 @@ def run(
     # Importing a module would otherwise leave __pycache__ beside it.
     sys.dont_write_bytecode |= dry_run
     check_inputs(pipeline)
-    unreachable = unreachable_error(pipeline.source)
+    error = unreachable_error(pipeline.source) or topic_error(pipeline)
     if dry_run:
-        if unreachable:
-            print_err(str(unreachable))
+        if error:
+            print_err(str(error))
         _dry_run(pipeline, summary, as_json)
-    elif unreachable:
-        raise unreachable
+    elif error:
+        raise error
     else:
         _run(pipeline.now() if available_now else pipeline, as_json)
 

@@ -1,7 +1,8 @@
 """Creates the channels of a pipeline's sinks before the first of them is read.
 
 Messages that a topic received before it had a channel go to the first channel that is created, and
-only to that one. The topic is paused until all channels exist, so that every sink gets them.
+only to that one. The topic is paused until all channels exist, so that every sink gets them. In the
+redesigned NSQ a channel begins at the end of its partition (``partition_channels``).
 """
 
 from __future__ import annotations
@@ -12,14 +13,13 @@ import re
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager, nullcontext
 
-from nsqflow.admin import Cluster, Nsqd, NsqdNode, TopicStats
+from nsqflow.admin import Nsqd, NsqdNode, TopicStats
 from nsqflow.errors import NsqError
+from nsqflow.pipelines.partition_channels import create_partition_channels
+from nsqflow.pipelines.topics import look_up, make_cluster, redesigned_topics
 from nsqflow.spark.options import SourceOptions
-from nsqflow.spark.source.topic_lookup import classic_nodes
 
 logger = logging.getLogger(__name__)
-
-_TIMEOUT = 5.0
 
 
 def create_channels(options: SourceOptions, channels: Sequence[str]) -> None:
@@ -35,14 +35,7 @@ class _Channels:
         self._options = options
         self._channels = channels
         self._pattern = re.compile(options.topic_pattern or "")
-        servers = options.servers
-        self._cluster = Cluster(
-            lookupd=servers.lookupd,
-            nsqd=servers.nsqd,
-            nsqd_http=servers.nsqd_http,
-            tls=options.access.http_context() if servers.use_https else None,
-            timeout=_TIMEOUT,
-        )
+        self._cluster = make_cluster(options)
 
     async def create(self) -> None:
         cluster = self._cluster
@@ -59,12 +52,13 @@ class _Channels:
 
     async def _look_up(self) -> dict[NsqdNode, tuple[str, ...]]:
         """Return the topics of each nsqd; register those that no nsqd has."""
-        cluster, topics = self._cluster, self._options.topics
-        if not topics:
-            names = await cluster.topics()
-            topics = tuple(name for name in names if self._pattern.fullmatch(name))
-        answers = await cluster.lookup(topics)
-        nodes = {topic: classic_nodes(topic, [answer]) for topic, answer in answers.items()}
+        cluster, options = self._cluster, self._options
+        answers = await look_up(cluster, options)
+        redesigned = redesigned_topics(answers, options)
+        if redesigned:
+            await create_partition_channels(options, self._channels, redesigned, cluster)
+        topics = tuple(topic for topic in answers if topic not in redesigned)
+        nodes = {topic: answers[topic].producers for topic in topics}
         if missing := [topic for topic in topics if not nodes[topic]]:
             await cluster.register(missing, self._channels)
         known = {node.address: node for found in nodes.values() for node in found}

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 from nsqflow.pipelines.model import FILE_FORMATS, Sink
 from nsqflow.pipelines.pipeline import Pipeline
-from nsqflow.pipelines.sinks import check_checkpoint, to_message_columns
-from nsqflow.pipelines.source import empty_stream, read_messages
+from nsqflow.pipelines.sinks import check_checkpoint, check_new, to_message_columns
+from nsqflow.pipelines.source import empty_stream
 from nsqflow.pipelines.spark_errors import first_line, spark_errors_as_config_errors
 from nsqflow.pipelines.views import Views
 
@@ -30,14 +30,13 @@ def dry_run(
     ``folder`` is an empty folder for what Spark has to write. ``interrupt`` is called
     now and then, and raises to end the run.
     """
+    check_new(spark, pipeline)
     source = folder / "source"
     source.mkdir()
-    frames = Views(spark, pipeline, empty_stream(spark, source))
+    frames = Views(spark, pipeline, empty_stream(spark, pipeline, source))
     columns = {name: _columns(frame) for name, frame in frames}
     for sink in pipeline.sinks:
         interrupt()
-        if pipeline.source.files:
-            read_messages(spark, pipeline, sink)
         frame = to_message_columns(frames.of(sink), sink)
         columns[f"sink {sink.name}"] = _columns(frame)
         check_checkpoint(spark, pipeline, sink)

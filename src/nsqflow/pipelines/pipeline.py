@@ -34,6 +34,8 @@ _KEYS = ("name", "source", "parse", "table", "transform", "sink", "run")
 # Prefixes of the options about connecting.
 _ACCESS = ("tls", "auth", "snappy", "deflate")
 
+_POSITION = "startingPosition"
+
 # The option, in lower case, whose value is the name of a variable.
 _NAMES_VARIABLE = "authsecretenv"
 
@@ -49,7 +51,19 @@ class Pipeline:
     steps: tuple[Step, ...]
     sinks: tuple[Sink, ...]
     run: Run
+    begin_at: str | None = None
+    """Where the source begins, if that is not up to the file: no sink may have a checkpoint."""
     document: Document = field(repr=False, compare=False)
+
+    def starting_at(self, position: str) -> Pipeline:
+        """Return the same pipeline, to begin at a ``startingPosition`` without any checkpoint."""
+        if self.source.files:
+            raise self.source.ref.error("files", ": files are read from the beginning")
+        options = {n: t for n, t in self.source.options.items() if n.lower() != _POSITION.lower()}
+        source = replace(self.source, options=options | {_POSITION: position})
+        pipeline = replace(self, source=source, begin_at=position)
+        check_nsq(source, pipeline.source_options(self.sinks[0]))
+        return pipeline
 
     def now(self) -> Pipeline:
         """Return the same pipeline, to end once everything available at the start is processed."""

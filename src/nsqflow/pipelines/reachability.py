@@ -10,7 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 from nsqflow.address import parse_http_address
 from nsqflow.errors import NetworkError
 from nsqflow.pipelines.model import Source
-from nsqflow.spark.options import ServerOptions
+from nsqflow.spark.server_options import ServerOptions
 
 _CONNECT_TIMEOUT = 3.0  # seconds
 _ANSWER_TIMEOUT = 1.0

@@ -12,7 +12,7 @@ from nsqflow.errors import PipelineFailed
 from nsqflow.pipelines.channels import create_channels
 from nsqflow.pipelines.model import Sink
 from nsqflow.pipelines.pipeline import Pipeline
-from nsqflow.pipelines.sinks import ROWS, has_checkpoint, start, to_message_columns
+from nsqflow.pipelines.sinks import ROWS, check_new, has_checkpoint, start, to_message_columns
 from nsqflow.pipelines.source import read_messages
 from nsqflow.pipelines.spark_errors import first_line, with_hint
 from nsqflow.pipelines.views import Views
@@ -46,7 +46,10 @@ class BatchProgress:
     remaining: int | None = None
     """Those of them that it left."""
     lag_seconds: float | None = None
-    """How old the newest message of the batch before was when that one was planned."""
+    """How old the oldest message of the batch before was when that one was planned.
+
+    0 if nothing waits; None if unknown.
+    """
 
 
 class PipelineRun:
@@ -62,6 +65,7 @@ class PipelineRun:
         self._pipeline = pipeline
         self._seen: dict[str, int] = {}
         self._queries: dict[str, StreamingQuery] = {}
+        check_new(spark, pipeline)
         frames = []
         for sink in pipeline.sinks:
             if should_stop():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from nsqflow.client.body_compression import CODEC_HEADER, SIZE_HEADER
 from nsqflow.errors import ConfigError
 from nsqflow.pipelines.model import FILE_FORMATS, NOW, Sink
 from nsqflow.pipelines.pipeline import Pipeline
@@ -15,7 +16,10 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
     from pyspark.sql.streaming.readwriter import DataStreamWriter
 
-_COLUMNS = {"body", "value", "topic", "delay_ms"}
+_COLUMNS = {
+    *("body", "value", "topic", "delay_ms"),
+    *("key", "partition", "headers", "tag", "trace_id"),  # for topics of the redesigned NSQ
+}
 _LOG = "_spark_metadata"
 
 ROWS = "nsqflow_rows"
@@ -26,15 +30,34 @@ def to_message_columns(frame: DataFrame, sink: Sink) -> DataFrame:
     """Return the rows as the sink takes them: for ``nsq``, one message each."""
     if sink.format != "nsq":
         return frame
-    from nsqflow.spark.sink.writer import find_columns
+    from nsqflow.spark.sink.columns import find_columns
 
     names = {name.lower() for name in frame.columns}
     if not names <= _COLUMNS or names.isdisjoint(("body", "value")):
         frame = frame.selectExpr("to_json(struct(*)) AS value")
+    frame = _with_own_headers(frame)
     try:
         find_columns(frame.schema, sink.topic)
     except ConfigError as error:
         raise sink.ref.error("", f": {error}") from None
+    return frame
+
+
+def _with_own_headers(frame: DataFrame) -> DataFrame:
+    """Leave out headers that a publisher can't set, so that those of a message can be passed on.
+
+    They are nsqd's own, and those of a compressed body: the source has unpacked it.
+    """
+    from pyspark.sql.functions import map_filter
+    from pyspark.sql.types import MapType
+
+    for field in frame.schema.fields:
+        if field.name.lower() == "headers" and isinstance(field.dataType, MapType):
+            own = map_filter(
+                frame[field.name],
+                lambda name, _: ~(name.startswith("##") | name.isin(CODEC_HEADER, SIZE_HEADER)),
+            )
+            return frame.withColumn(field.name, own)
     return frame
 
 
@@ -86,6 +109,21 @@ def check_checkpoint(spark: SparkSession, pipeline: Pipeline, sink: Sink) -> Non
             "give another path, or that checkpoint (a pipeline is named after its file: after "
             'renaming or copying it, name = "..." with the old name keeps the checkpoint)',
         )
+
+
+def check_new(spark: SparkSession, pipeline: Pipeline) -> None:
+    """Raise if the pipeline is to begin somewhere and a sink has a checkpoint, which goes on."""
+    if pipeline.begin_at is None:
+        return
+    for sink in pipeline.sinks:
+        if has_checkpoint(spark, pipeline, sink):
+            raise sink.ref.error(
+                "",
+                f" can't begin at {pipeline.begin_at}: it has the checkpoint "
+                f"{pipeline.checkpoint(sink)}, and goes on where that ends; set another "
+                "run.checkpoint and other paths for a new pipeline, or read a part of the topic "
+                "with mode=range",
+            )
 
 
 def has_checkpoint(spark: SparkSession, pipeline: Pipeline, sink: Sink) -> bool:

@@ -7,6 +7,8 @@ from typing import Any
 from nsqflow.address import parse_http_address
 from nsqflow.pipelines.model import FILE_FORMATS, Sink, Step
 from nsqflow.pipelines.pipeline import Pipeline
+from nsqflow.spark.options import parse_stream
+from nsqflow.spark.starting_position import EXISTING
 
 
 def summarize(pipeline: Pipeline) -> dict[str, Any]:
@@ -35,11 +37,19 @@ def _source(pipeline: Pipeline) -> dict[str, Any]:
     source = pipeline.source
     if source.files:
         return {"files": source.files, "format": source.format}
-    topic = ",".join(source.topic) or source.options.get("topicPattern", "")
+    summary: dict[str, Any] = {
+        "topic": ",".join(source.topic) or source.options.get("topicPattern", "")
+    }
     if source.nsqd:
-        return {"topic": topic, "nsqd": list(source.nsqd)}
-    # As text, an address has no password.
-    return {"topic": topic, "lookupd": [str(parse_http_address(text)) for text in source.lookupd]}
+        summary["nsqd"] = list(source.nsqd)
+    else:  # as text, an address has no password
+        summary["lookupd"] = [str(parse_http_address(text)) for text in source.lookupd]
+    options = parse_stream(pipeline.source_options(pipeline.sinks[0]))
+    if options.starting_position != EXISTING:
+        summary["from"] = options.starting_position
+    if options.ordered:
+        summary["ordered"] = True
+    return summary
 
 
 def _step(step: Step) -> dict[str, Any]:

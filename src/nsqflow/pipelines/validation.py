@@ -197,13 +197,18 @@ def check_nsq(owner: Source | Sink, options: Mapping[str, str]) -> None:
     try:
         (parse_sink if isinstance(owner, Sink) else parse_stream)(options)
     except ConfigError as error:
-        # The error names the invalid option first, and may name others after it.
-        text = str(error).lower()
-        named = [option for option in owner.options if option.lower() in text]
-        if not named:
-            raise owner.ref.error("", f": {error}") from None
-        first = min(named, key=lambda option: (text.index(option.lower()), -len(option)))
-        raise owner.ref.inner("options").error(first, f": {error}") from None
+        raise option_error(owner, error) from None
+
+
+def option_error(owner: Source | Sink, error: ConfigError) -> ConfigError:
+    """Return an error about an option of ``format("nsq")`` as one about the key that sets it."""
+    # The error names the invalid option first, and may name others after it.
+    text = str(error).lower()
+    named = [option for option in owner.options if option.lower() in text]
+    if not named:
+        return owner.ref.error("", f": {error}")
+    first = min(named, key=lambda option: (text.index(option.lower()), -len(option)))
+    return owner.ref.inner("options").error(first, f": {error}")
 
 
 def _no_view(sink: Sink, known: Sequence[str]) -> ConfigError:

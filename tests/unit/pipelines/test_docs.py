@@ -42,7 +42,15 @@ def test_the_example_is_right() -> None:
     ]
 
 
-@pytest.mark.parametrize("block", BLOCKS[1:])
+@pytest.mark.parametrize("block", [block for block in BLOCKS if "[source]" in block])
+def test_a_whole_file_on_the_page_is_right(block: str, tmp_path: Path) -> None:
+    path = tmp_path / "orders.toml"
+    path.write_text(block)
+    servers = {"nsqd": ["127.0.0.1:4150"]}
+    assert load_pipeline(path, servers=lambda: servers).sinks
+
+
+@pytest.mark.parametrize("block", [block for block in BLOCKS if "[source]" not in block])
 def test_what_else_is_shown_fits_into_the_example(block: str, tmp_path: Path) -> None:
     path = tmp_path / "views.toml"
     path.write_text(EXAMPLE.read_text() + block)

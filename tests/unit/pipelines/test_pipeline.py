@@ -4,8 +4,11 @@ from pathlib import Path
 
 import pytest
 
+from nsqflow.client.position import Position
 from nsqflow.errors import ConfigError
 from nsqflow.pipelines.pipeline import Pipeline, load_pipeline
+from nsqflow.spark.options import parse_sink, parse_stream
+from nsqflow.spark.starting_position import position_of
 
 SMALLEST = """\
 [source]
@@ -174,6 +177,42 @@ def test_files_need_no_nsq_and_have_a_checkpoint_of_their_own(tmp_path: Path) ->
     assert pipeline.checkpoint(sink).endswith("/out/backfill")
 
 
+REDESIGNED = """\
+[source]
+topic = "orders"
+lookupd = "127.0.0.1:4161"
+options = { ordered = true, STARTINGPOSITION = '{"orders": {"0": 330, "1": "latest"}}' }
+[[sink]]
+name = "copy"
+format = "nsq"
+topic = "copies"
+options = { partitioner = "java" }
+"""
+
+
+def test_source_and_sink_take_the_options_of_the_redesigned_nsq(tmp_path: Path) -> None:
+    pipeline = load(tmp_path, REDESIGNED)
+    (sink,) = pipeline.sinks
+    options = parse_stream(pipeline.source_options(sink))
+    assert options.ordered
+    assert position_of(options.starting_position, "orders", 0) == Position("virtual_queue", 330)
+    assert parse_sink(pipeline.sink_options(sink)).partitioner == "java"
+
+
+def test_a_pipeline_begins_elsewhere_instead_of_where_its_file_says(tmp_path: Path) -> None:
+    pipeline = load(tmp_path, REDESIGNED).starting_at("earliest")
+    assert pipeline.begin_at == "earliest"
+    options = pipeline.source_options(pipeline.sinks[0])
+    assert options["startingPosition"] == "earliest"
+    assert "STARTINGPOSITION" not in options
+
+
+def test_files_are_read_from_the_beginning_only(tmp_path: Path) -> None:
+    pipeline = load(tmp_path, SMALLEST, "source.files=old/*.txt")
+    with pytest.raises(ConfigError, match=r"--set: source\.files: files are read from"):
+        pipeline.starting_at("earliest")
+
+
 def test_now_is_the_trigger_of_all_sinks(tmp_path: Path) -> None:
     pipeline = load(tmp_path, SMALLEST, "sink.out.trigger=1 hour").now()
     assert pipeline.run.trigger == "available-now"
@@ -322,8 +361,8 @@ def test_a_mistake_is_reported_with_line_key_and_what_is_allowed(
         ('[[sink]]\nname = "b"\nformat = "nsq"\noptions = { maxBatchByte = "1" }', "11: sink.b."
          "options.maxBatchByte: unknown option 'maxBatchByte'; did you mean 'maxBatchBytes'? "
          "known: authSecret, authSecretEnv, authSecretFile, deflate, lookupd, "
-         "maxBatchBytes, nsqd, snappy, tls, tlsCaFile, tlsCertFile, tlsKeyFile, tlsVerify, "
-         "topic"),
+         "maxBatchBytes, nsqd, partitioner, snappy, tls, tlsCaFile, tlsCertFile, tlsKeyFile, "
+         "tlsVerify, topic"),
         ('[run]\nmaster = "sc://x"', "9: run.master='sc://x' is invalid: not for Spark Connect"),
         ('[run]\ncheckpoint = "hdfs://x/y"', "9: run.checkpoint: spoolLocation"),
         ('[source.options]\nmsgTimeout = "1d"', "9: source.options.msgTimeout: msgTimeout='1d' is "

@@ -115,6 +115,23 @@ def test_the_summary_as_text_has_a_line_for_each_part(tmp_path: Path) -> None:
     ]
 
 
+def test_the_summary_says_where_and_how_a_topic_is_read(tmp_path: Path) -> None:
+    (tmp_path / "orders.toml").write_text("""\
+[source]
+topic = "orders"
+lookupd = "lookupd:4161"
+options = { ordered = "TRUE" }
+[[sink]]
+name = "out"
+format = "console"
+""")
+    pipeline = load_pipeline(tmp_path / "orders.toml").starting_at("timestamp:1700000000")
+    summary = summarize(pipeline)
+    assert (summary["source"]["from"], summary["source"]["ordered"]) == (pipeline.begin_at, True)
+    reads = "  reads    topic orders from timestamp:1700000000 in order, nsqlookupd lookupd:4161"
+    assert reads in describe(summary).splitlines()
+
+
 def test_control_characters_are_escaped(tmp_path: Path) -> None:
     summary = summarize(load(tmp_path, "sink.files.path=/x\x1b[2J"))
     assert "/x\\x1b[2J" in describe(summary)
