@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import xml.etree.ElementTree as ET
 from collections import Counter
 from dataclasses import replace
@@ -15,16 +16,25 @@ from hypothesis import strategies as st
 
 from nsqflow.blocking import Consumer, Producer
 from nsqflow.cli.demo.chart import Series, draw, per_second, quantile_per_second, spread
-from nsqflow.cli.demo.display import DemoProgress, render, sparkline
+from nsqflow.cli.demo.cluster_workload import ClusterWorkload
+from nsqflow.cli.demo.display import DemoProgress, LineDisplay, render, sparkline
 from nsqflow.cli.demo.report import (
     ArchivedView,
+    DeadLetter,
     Reconciliation,
     after_warm_up,
     latencies,
     reconcile,
     warm_up_end,
 )
-from nsqflow.cli.demo.workload import RESULTS, PageSummary, PageViews, Workload, due
+from nsqflow.cli.demo.workload import (
+    RESULTS,
+    PageSummary,
+    PageViews,
+    PartitionRow,
+    Workload,
+    due,
+)
 from nsqflow.pipelines.runner import BatchProgress
 from tests.cli.commands import InProcess
 from tests.fixtures.crashing import until
@@ -81,7 +91,7 @@ class Ledger:
             ArchivedView(n, self.page_views.digests[n], json.loads(body)["page"], 7.0, 8.0)
             for n, body in enumerate(body for body in bodies if body not in broken)
         ]
-        self.dead = sorted(broken)
+        self.dead = [*map(DeadLetter, sorted(broken))]
         pages = Counter(row.page for row in self.rows)
         self.sums = [PageSummary(SINCE, page, views, 0, 0) for page, views in pages.items()]
         self.left = 0
@@ -96,6 +106,46 @@ class Ledger:
         wrong = {name: number for name in names if (number := getattr(account, name))}
         assert account.is_right == (not wrong)
         return wrong
+
+
+class OrderedLedger(Ledger):
+    """The same, of an ordered topic: users are in partitions, in the order of their views."""
+
+    repeated: frozenset[bytes] = frozenset()
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.rows = [
+            row._replace(
+                user=f"u{row.n % 7}", partition=row.n % 7 % 3, offset=10 * row.n, row=row.n
+            )
+            for row in self.rows
+        ]
+
+    def account(self) -> Reconciliation:
+        return reconcile(
+            self.page_views,
+            self.rows,
+            self.dead,
+            self.sums,
+            self.left,
+            ordered=True,
+            repeated=self.repeated,
+        )
+
+    def wrong(self) -> dict[str, int]:
+        out_of_order = self.account().out_of_order
+        assert out_of_order is not None
+        if not out_of_order:
+            return super().wrong()
+        assert not self.account().is_right
+        return {"out of order": out_of_order}
+
+    def copy(self, index: int, *, offset: int) -> None:
+        """Have the files hold a view once more; the summaries count it too."""
+        row = self.rows[index]._replace(offset=offset, row=offset)
+        self.rows.append(row)
+        self.sums = [replace(one, views=one.views + (one.page == row.page)) for one in self.sums]
 
 
 SINCE = "1970-01-01T01:00:05.000+01:00"
@@ -137,7 +187,7 @@ def test_one_that_is_lost_and_another_that_is_doubled_do_not_make_up_for_each_ot
 
 def test_a_report_counts_messages_that_were_never_published() -> None:
     ledger = Ledger()
-    ledger.dead.append(b"?")
+    ledger.dead.append(DeadLetter(b"?"))
     ledger.rows[3] = ledger.rows[3]._replace(digest=ledger.rows[4].digest)
     assert ledger.wrong() == {"altered": 2}
     ledger.rows.append(ArchivedView(ledger.page_views.good, 0, "/", 7.0, 8.0))
@@ -158,6 +208,57 @@ def test_a_report_is_wrong_while_messages_are_left_in_nsq() -> None:
     ledger = Ledger()
     ledger.left = 1
     assert ledger.wrong() == {"left": 1}
+
+
+def test_a_report_of_an_ordered_topic_is_right_if_everything_ascends() -> None:
+    ledger = OrderedLedger()
+    assert ledger.wrong() == {}
+    ledger.rows.reverse()  # files are read in any order
+    assert ledger.wrong() == {}
+    assert (ledger.account().out_of_order, ledger.account().stored_twice) == (0, 0)
+    assert Ledger().account().out_of_order is None
+
+
+def test_a_report_counts_two_views_that_were_swapped_in_a_file() -> None:
+    ledger = OrderedLedger()
+    one, other = ledger.rows[0], ledger.rows[21]  # of the same user
+    ledger.rows[0], ledger.rows[21] = one._replace(row=other.row), other._replace(row=one.row)
+    assert ledger.wrong()["out of order"] >= 2
+
+
+def test_a_report_counts_a_view_of_a_later_batch_that_was_published_earlier() -> None:
+    ledger = OrderedLedger()
+    ledger.rows = [row._replace(archived=8.0 + row.n // 100) for row in ledger.rows]
+    assert ledger.wrong() == {}
+    ledger.rows[7] = ledger.rows[7]._replace(archived=99.0)
+    assert ledger.wrong() == {"out of order": 1}
+
+
+def test_a_report_counts_views_of_a_user_that_were_published_in_the_wrong_order() -> None:
+    ledger = OrderedLedger()
+    one, other = ledger.rows[0], ledger.rows[7]
+    ledger.rows[0] = one._replace(offset=other.offset, row=other.row)
+    ledger.rows[7] = other._replace(offset=one.offset, row=one.row)
+    assert ledger.wrong() == {"out of order": 1}  # positions ascend, views do not
+
+
+def test_a_lost_view_is_not_out_of_order() -> None:
+    ledger = OrderedLedger()
+    gone = ledger.rows.pop(500)
+    ledger.sums = [replace(one, views=one.views - (one.page == gone.page)) for one in ledger.sums]
+    assert ledger.wrong() == {"lost": 1}
+
+
+def test_what_nsqd_stored_twice_is_counted_apart_from_what_was_duplicated() -> None:
+    ledger = OrderedLedger()
+    ledger.copy(5, offset=20_000)
+    assert ledger.wrong() == {"duplicated": 1}  # not by an uncertain publish
+    ledger.repeated = frozenset([json.dumps({"n": ledger.rows[5].n}).encode(), ledger.dead[0].body])
+    ledger.dead.append(ledger.dead[0]._replace(partition=1, offset=7))
+    assert ledger.wrong() == {}
+    assert ledger.account().stored_twice == 2
+    ledger.dead.append(ledger.dead[0])  # at the same place
+    assert ledger.wrong() == {"duplicated": 1}
 
 
 def test_a_view_is_in_the_archive_when_its_batch_has_ended() -> None:
@@ -252,6 +353,65 @@ def test_a_workload_publishes_page_views_and_reads_the_results() -> None:
     assert workload.error is None
 
 
+def read_all(workload: Workload, count: int) -> list[bytes]:
+    """Return the next messages of the topic, in their order within each partition."""
+    bodies: list[bytes] = []
+    with Consumer("views", "test", lookupd=workload.servers["lookupd"]) as consumer:
+        for message in consumer:
+            bodies.append(message.body)
+            message.finish()
+            if len(bodies) == count:
+                return bodies
+    raise AssertionError(len(bodies))
+
+
+def stored_in(workload: Workload) -> int:
+    """Return how many messages the partitions have."""
+    return sum(row.messages for row in workload.partitions)
+
+
+def test_a_cluster_publishes_on_while_the_leader_of_a_partition_is_killed() -> None:
+    with ClusterWorkload(rate=200, seconds=2, seed=1) as workload:
+        workload._call(workload._broker.create_channel("views", "test"))
+        workload.open()
+        until(lambda: workload.is_over and len(workload.notes) == 2)
+        bodies = read_all(workload, workload.published)
+        until(lambda: workload.left == 0)
+        partitions = [*workload.partitions]
+    assert workload.error is None
+    assert workload.published == workload.page_views.total == due(2, 200)
+    killed, led = workload.notes
+    (address,) = re.findall(r"killed nsqd (\S+), the leader of partition 0$", killed)
+    assert re.search(r"nsqd \S+ leads partition 0, \d+\.\d s later$", led)
+    assert sum(row.messages for row in partitions) >= due(2, 200)
+    assert address not in [row.leader for row in partitions]
+    users: dict[str, int] = {}
+    broken = {*workload.page_views.broken}
+    for view in (json.loads(body) for body in bodies if body not in broken):
+        assert view["n"] > users.get(view["user"], -1) or workload.repeated
+        users[view["user"]] = view["n"]
+
+
+def test_messages_whose_publish_is_uncertain_are_published_again_and_known() -> None:
+    with ClusterWorkload(rate=500, seconds=0.5, seed=1) as workload:
+        broker = workload._broker
+        workload._call(broker.create_channel("views", "test"))
+        broker.slow(2.0)
+        workload.open()
+        until(lambda: stored_in(workload) > 0)
+        assert not workload.published
+        workload._loop.call_soon_threadsafe(broker.drop_connections)  # before the answer is sent
+        broker.slow(0)
+        until(lambda: workload.is_over)
+        until(lambda: stored_in(workload) > workload.published)
+        found = Counter(read_all(workload, stored_in(workload)))
+    assert workload.error is None
+    assert len(found) == workload.published
+    twice = {body for body, times in found.items() if times > 1}
+    assert twice
+    assert twice <= workload.repeated
+
+
 def test_a_workload_that_fails_has_the_error() -> None:
     with Workload(rate=1000, seconds=60, seed=1) as workload:
         with Producer(workload.servers["nsqd"]) as producer:
@@ -295,6 +455,27 @@ def test_the_screen_shows_rates_waiting_messages_batch_times_and_slow_pages() ->
     assert text.index("/slow") < text.index("/fast")
     assert "4,000 ms" in text
     assert "/old" not in text
+
+
+def test_screen_and_lines_show_the_leaders_and_what_has_happened(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    from rich.console import Console
+
+    workload = ClusterWorkload(rate=1000, seconds=20, seed=1)
+    workload.partitions = [PartitionRow(0, "", 700, 20), PartitionRow(1, "127.0.0.1:4150", 800, 5)]
+    workload.notes = ["after 10.0 s: killed nsqd 127.0.0.1:4152, the leader of partition 0"]
+    progress = DemoProgress(workload, ["archive"])
+    console = Console(width=100, record=True)
+    with console.capture() as shown:
+        console.print(render(progress))
+    assert workload.notes[0] in shown.get()
+    assert re.search(r"0 +none now +700 +20", shown.get())
+    assert re.search(r"1 +127\.0\.0\.1:4150 +800 +5", shown.get())
+    lines = LineDisplay()
+    for _ in range(2):
+        lines.show(progress)
+    assert capsys.readouterr().out.count(workload.notes[0]) == 1
 
 
 def test_bars_are_as_high_as_their_numbers() -> None:

@@ -19,8 +19,11 @@ if TYPE_CHECKING:
     from nsqflow.cli.demo.display import Display
     from nsqflow.cli.demo.report import DemoReport
     from nsqflow.cli.demo.runner import DemoRunner
+    from nsqflow.cli.demo.workload import Workload
 
 _MAX_MESSAGES = 1_000_000  # messages: each is kept in memory until the end
+_RATE = 2000
+_ORDERED_RATE = 500  # each partition of an ordered topic is read one message at a time
 _OVERHEAD = 40.0  # seconds in addition to publishing, on two cores
 _GLOB = "[]{}*?\\"  # special characters in Spark's paths
 _FILES = ("pipeline.toml", "pages.csv")
@@ -29,6 +32,13 @@ _SETTINGS = (
     "sink.archive.path=archive",
     "sink.dead.path=dead-letters",
     "run.checkpoint=checkpoint",
+)
+# Positions show whether the order was kept: with a folder for each partition, a file has the rows
+# of one partition and one batch, in their order.
+_ORDERED_SETTINGS = (
+    "parse.keep=partition, offset",
+    "sink.archive.partition_by=partition",
+    "sink.dead.select=base64(body) AS body, partition, offset, error, timestamp",
 )
 # For a Spark of one minute: no UI, and only the fast compiler.
 _CONF = {
@@ -43,14 +53,23 @@ def demo(
         float, typer.Option("--seconds", min=1, max=3600, help="How long to publish.")
     ] = 20,
     rate: Annotated[
-        int,
+        int | None,
         typer.Option(
             "--rate",
             min=1,
             max=50_000,
-            help="Messages per second on average; the rate varies by half.",
+            help="Messages per second on average; the rate varies by half. [2000; with "
+            "--redesigned 500]",
         ),
-    ] = 2000,
+    ] = None,
+    redesigned: Annotated[
+        bool,
+        typer.Option(
+            "--redesigned",
+            help="Run three nodes of the redesigned NSQ with an ordered topic, and kill a leader "
+            "in the middle.",
+        ),
+    ] = False,
     folder: Annotated[
         Path,
         typer.Option("--folder", metavar="FOLDER", help="Each run creates a new folder in it."),
@@ -68,18 +87,21 @@ def demo(
 
     An NSQ in this process gets page views, some of them broken. Spark archives them as
     Parquet, sets the broken ones aside, and publishes the slowest pages back to NSQ. At the end
-    every message is accounted for; the exit code is 1 if one is missing or duplicated.
+    every message is accounted for; the exit code is 1 if one is missing or duplicated, or with
+    --redesigned out of order.
 
     Example:
       $ nsqflow demo --seconds 5
+      $ nsqflow demo --seconds 5 --redesigned
     """
+    if rate is None:
+        rate = _ORDERED_RATE if redesigned else _RATE
     _check_options(seconds, rate, folder, picture)
     # Fail before anything is created if it is missing.
     import pyspark  # noqa: F401
 
     from nsqflow.cli.demo.report import save
     from nsqflow.cli.demo.runner import DemoRunner
-    from nsqflow.cli.demo.workload import Workload
     from nsqflow.cli.errors import Terminated
     from nsqflow.signals import SignalRecorder
     from nsqflow.spark.java import prepare_java
@@ -88,7 +110,8 @@ def demo(
     run_folder = _new_folder(folder)
     try:
         with SignalRecorder(Terminated) as signals:
-            with _view(as_json) as view, Workload(rate, seconds, seed) as workload:
+            make = _workload_class(redesigned=redesigned)
+            with _view(as_json) as view, make(rate, seconds, seed) as workload:
                 runner = DemoRunner(workload, view, signals)
                 report = _run(runner, run_folder)
             signals.raise_recorded()
@@ -103,6 +126,13 @@ def demo(
     else:
         report.print()
     return 0 if report.account.is_right else 1
+
+
+def _workload_class(*, redesigned: bool) -> type[Workload]:
+    from nsqflow.cli.demo.cluster_workload import ClusterWorkload
+    from nsqflow.cli.demo.workload import Workload
+
+    return ClusterWorkload if redesigned else Workload
 
 
 def _check_options(seconds: float, rate: int, folder: Path, picture: Path | None) -> None:
@@ -123,9 +153,9 @@ def _run(runner: DemoRunner, run_folder: Path) -> DemoReport | None:
     from nsqflow.pipelines.runner import PipelineRun
     from nsqflow.pipelines.spark_session import session
 
-    pipeline = load_pipeline(
-        run_folder / "pipeline.toml", _SETTINGS, servers=lambda: runner.workload.servers
-    )
+    servers = runner.workload.servers
+    settings = (*_SETTINGS, *(_ORDERED_SETTINGS if "lookupd" in servers else ()))
+    pipeline = load_pipeline(run_folder / "pipeline.toml", settings, servers=lambda: servers)
     runner.view.say(
         f"starting Spark; the demo takes about {_duration(runner.workload.seconds)} ..."
     )

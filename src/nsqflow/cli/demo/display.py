@@ -110,6 +110,7 @@ class LineDisplay(Display):
 
     def __init__(self) -> None:
         self._due = 0.0
+        self._shown = 0  # notes
 
     def say(self, text: str) -> None:
         """Show a line of text."""
@@ -117,6 +118,10 @@ class LineDisplay(Display):
 
     def show(self, progress: DemoProgress) -> None:
         """Update the line if it is due."""
+        notes = progress.workload.notes
+        for note in notes[self._shown :]:
+            print(note, flush=True)
+        self._shown = len(notes)
         now = time.monotonic()
         if now < self._due:
             return
@@ -186,22 +191,33 @@ def render(progress: DemoProgress) -> RenderableType:
         ("page", "views", "95% within"),
         [(one.page, one.views, f"{one.p95:,} ms") for one in progress.slowest()[:_SLOWEST]],
     )
-    return Group(
-        head,
-        published,
-        Columns(
-            [
-                Panel(sinks, title="Spark", border_style="dim", height=_SLOWEST + 3),
-                Panel(
-                    pages,
-                    title="slowest pages, from NSQ",
-                    border_style="dim",
-                    width=38,
-                    height=_SLOWEST + 3,
-                ),
-            ]
+    panels = [
+        Panel(sinks, title="Spark", border_style="dim", height=_SLOWEST + 3),
+        Panel(
+            pages,
+            title="slowest pages, from NSQ",
+            border_style="dim",
+            width=38,
+            height=_SLOWEST + 3,
         ),
+    ]
+    if not workload.partitions:
+        return Group(head, published, Columns(panels))
+    notes = [Text(note, style="yellow") for note in workload.notes]
+    return Group(head, published, *notes, _render_partitions(workload), Columns(panels))
+
+
+def _render_partitions(workload: Workload) -> RenderableType:
+    from rich.panel import Panel
+
+    partitions = rich_table(
+        ("partition", "led by nsqd", "messages", "waiting"),
+        [
+            (state.number, state.leader or "none now", state.messages, state.waiting)
+            for state in workload.partitions
+        ],
     )
+    return Panel(partitions, title="NSQ", border_style="dim", expand=False)
 
 
 def sparkline(values: list[float]) -> str:

@@ -12,7 +12,7 @@ import random
 import threading
 import time
 from array import array
-from collections.abc import Coroutine, Mapping, Sequence
+from collections.abc import Coroutine, Mapping, Sequence, Set
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -79,18 +79,23 @@ class PageViews:
 
     def make(self, count: int, now: float) -> list[bytes]:
         """Generate ``count`` messages at ``now``, in seconds since the epoch."""
+        return [body for _, body in self.make_keyed(count, now)]
+
+    def make_keyed(self, count: int, now: float) -> list[tuple[bytes, bytes]]:
+        """Do the same; return the key of each message, which is its user, and its body."""
         at_ms = int(now * 1000)
         at = datetime.fromtimestamp(at_ms / 1000, UTC).isoformat(timespec="milliseconds")
         self.moments.append((now, count))
         return [self._make(at, at_ms) for _ in range(count)]
 
-    def _make(self, at: str, at_ms: int) -> bytes:
+    def _make(self, at: str, at_ms: int) -> tuple[bytes, bytes]:
         pick = self._random
         (page,) = pick.choices(self._pages, self._weights)
+        user = f"u{int(_USERS * pick.random() ** 2):04}"  # some users are more active
         view: dict[str, object] = {
             "n": self.good,
             "at": at,
-            "user": f"u{int(_USERS * pick.random() ** 2):04}",  # some users are more active
+            "user": user,
             "page": page,
             "referrer": pick.choice(_REFERRERS),
             # Most take about the same time, a few much longer.
@@ -98,10 +103,10 @@ class PageViews:
         }
         if pick.random() < _BROKEN:
             self.broken.append(self._break(view))
-            return self.broken[-1]
-        text = f"{view['n']}|{at_ms}|{view['user']}|{page}|{view['referrer'] or ''}|{view['ms']}"
+            return user.encode(), self.broken[-1]
+        text = f"{view['n']}|{at_ms}|{user}|{page}|{view['referrer'] or ''}|{view['ms']}"
         self.digests.append(crc32(text.encode()))
-        return json.dumps(view).encode()
+        return user.encode(), json.dumps(view).encode()
 
     def _break(self, view: dict[str, object]) -> bytes:
         """Return a typical invalid message, with a unique number."""
@@ -147,6 +152,18 @@ class PageSummary:
     p95: int
 
 
+@dataclass(frozen=True, slots=True)
+class PartitionRow:
+    """A partition of the topic, as the screen shows it."""
+
+    number: int
+    leader: str
+    """The nsqd that leads it; empty if none does."""
+    messages: int
+    waiting: int
+    """Messages that are left in the channel that has most of them."""
+
+
 class Workload:
     """A broker with a topic of page views, a publisher and a reader of results.
 
@@ -168,6 +185,12 @@ class Workload:
         """Whether everything is published."""
         self.servers: Mapping[str, Sequence[str]] = {}
         """The addresses of the broker."""
+        self.partitions: Sequence[PartitionRow] = ()
+        """The partitions of a topic of the redesigned NSQ."""
+        self.notes: Sequence[str] = ()
+        """What has happened to the broker, in one line each."""
+        self.repeated: Set[bytes] = frozenset()
+        """Bodies that were published again, because it was unknown whether they were stored."""
         self.error: BaseException | None = None
         """Why publishing or reading ended early."""
         self._rate = rate
@@ -204,15 +227,20 @@ class Workload:
 
     async def _start(self) -> None:
         enter = self._stack.enter_async_context
-        broker = await enter(Broker())
-        nsqd, nsqd_http = broker.nsqd_addresses, broker.nsqd_http_addresses
-        self.servers = {"nsqd": nsqd, "nsqd_http": nsqd_http}
-        await broker.create_topic(TOPIC)
-        self._producer = await enter(Producer(nsqd))
-        consumer = await enter(Consumer(RESULTS, "screen", nsqd=nsqd))
+        await self._start_broker()
+        nsqd, lookupd = (self.servers.get(kind, ()) for kind in ("nsqd", "lookupd"))
+        self._producer = await enter(Producer(nsqd, lookupd=lookupd))
+        consumer = await enter(Consumer(RESULTS, "screen", nsqd=nsqd, lookupd=lookupd))
         self._stack.push_async_callback(consumer.close, 0)  # results are not needed any more
         await self._run(self._read_results(consumer))
-        await self._run(self._poll_stats(await enter(Nsqd(nsqd_http[0]))))
+        await self._run(self._poll_stats())
+
+    async def _start_broker(self) -> None:
+        broker = await self._stack.enter_async_context(Broker())
+        nsqd_http = broker.nsqd_http_addresses
+        self.servers = {"nsqd": broker.nsqd_addresses, "nsqd_http": nsqd_http}
+        await broker.create_topic(TOPIC)
+        self._nsqd = await self._stack.enter_async_context(Nsqd(nsqd_http[0]))
 
     async def _run(self, coroutine: Coroutine[Any, Any, None]) -> None:
         """Run a coroutine until the end."""
@@ -255,16 +283,21 @@ class Workload:
             self.sums = sums
             batch.finish()
 
-    async def _poll_stats(self, nsqd: Nsqd) -> None:
+    async def _poll_stats(self) -> None:
         while True:
-            stats = await nsqd.stats(TOPIC, include_clients=False)
-            waiting = [
-                channel.depth + channel.in_flight_count + channel.deferred_count
-                for topic in stats.topics
-                for channel in topic.channels
-            ]
-            self.left, self._most = sum(waiting), max(waiting, default=0)
+            waiting = await self._read_stats()
+            if waiting is not None:
+                self.left, self._most = sum(waiting), max(waiting, default=0)
             await asyncio.sleep(_POLL_INTERVAL)
+
+    async def _read_stats(self) -> list[int] | None:
+        """Return how many messages are left in each channel; None if that is unknown now."""
+        stats = await self._nsqd.stats(TOPIC, include_clients=False)
+        return [
+            channel.depth + channel.in_flight_count + channel.deferred_count
+            for topic in stats.topics
+            for channel in topic.channels
+        ]
 
 
 def _sum(row: Mapping[str, Any]) -> PageSummary:
