@@ -10,6 +10,7 @@ import pytest
 
 from tests.cli.clusters import NsqCluster, embedded_cluster, real_cluster
 from tests.cli.commands import InProcess
+from tests.cli.partitioned_clusters import PartitionedCluster, partitioned_cluster
 
 
 @pytest.fixture(scope="session", params=["real", "embedded"])
@@ -22,6 +23,13 @@ def cluster(
     else:
         making = real_cluster(tmp_path_factory.mktemp("cluster"))
     with making as made:
+        yield made
+
+
+@pytest.fixture(scope="session")
+def partitioned() -> Iterator[PartitionedCluster]:
+    """A cluster of the redesigned NSQ, for the whole run: no test stops parts of it."""
+    with partitioned_cluster() as made:
         yield made
 
 

@@ -49,7 +49,7 @@ def test_help_of_a_verb_can_be_asked_for_by_its_name(
 
 @pytest.mark.parametrize("verb", [verb for verb in VERBS if verb not in DAEMONS])
 def test_a_verb_of_the_help_is_there(verb: str) -> None:
-    assert load(verb).__name__ == verb
+    assert load(verb).__name__ == verb.replace("-", "_")
 
 
 def test_the_version_is_printed(capsys: pytest.CaptureFixture[str]) -> None:

@@ -10,6 +10,7 @@ from shutil import which
 
 import pytest
 
+from nsqflow.broker import BackgroundBroker
 from nsqflow.cli import VERBS
 from tests.cli.clusters import NsqCluster, unique
 from tests.cli.commands import COMMAND, OnTerminal, install_command, run
@@ -36,7 +37,7 @@ def completed(line: str, env: dict[str, str] | None = None) -> list[str]:
 
 
 def test_verbs_are_completed() -> None:
-    assert completed("nsqflow un") == ["unpause"]
+    assert sorted(completed("nsqflow un")) == ["unblock", "unpause"]
     assert sorted(completed("nsqflow ns")) == ["nsqd", "nsqlookupd"]
     assert sorted(completed("nsqflow ")) == sorted(VERBS)
 
@@ -58,6 +59,22 @@ def test_topics_and_channels_are_completed_from_the_servers(
     assert completed(f"nsqflow tail {topic} --channel b", env) == ["billing"]
     assert completed(f"nsqflow tail {topic} --channel ", env) == ["billing"]
     assert completed(f"nsqflow tail --lookupd {cluster.lookupd} {topic[:-2]}") == [topic]
+
+
+def test_the_verbs_for_topics_with_partitions_complete_them_and_positions(
+    empty_folder: Path, nsq_redesigned_broker: BackgroundBroker
+) -> None:
+    broker = nsq_redesigned_broker
+    broker.create_topic("orders", partitions=2)
+    broker.create_channel("orders", "billing")
+    env = {"NSQFLOW_LOOKUPD": ",".join(broker.lookupd_addresses)}
+    for verb in ("browse", "seek", "unblock"):
+        assert completed(f"nsqflow {verb} o", env) == ["orders"]
+    for verb in ("seek", "unblock"):
+        assert completed(f"nsqflow {verb} orders b", env) == ["billing"]
+    assert completed("nsqflow seek orders billing e", env) == ["earliest"]
+    for verb in ("tail", "browse"):
+        assert completed(f"nsqflow {verb} orders --from ", env) == ["earliest", "latest"]
 
 
 @pytest.mark.skipif(which("bash") is None, reason="there is no bash here")

@@ -15,6 +15,8 @@ from pathlib import Path
 
 import pytest
 
+from nsqflow import blocking
+from nsqflow.broker import BackgroundBroker
 from nsqflow.cli import DAEMONS, VERBS
 from nsqflow.spark.spool.local_store import LocalStore
 from tests.cli.clusters import NsqCluster
@@ -25,6 +27,8 @@ from tests.unit.spark.spools import OLD, SpoolBuilder
 ELSEWHERE = {"run", "demo"}  # they need Spark, and have tests of their own
 ENDLESS = {"broker", *DAEMONS}
 ENDING = [verb for verb in VERBS if verb not in ELSEWHERE | ENDLESS]
+PARTITIONED = ("browse", "seek", "unblock", "move-leader", "--key", "--from", "--partitions")
+"""Words of examples that need a topic of the redesigned NSQ."""
 
 
 @cache
@@ -34,6 +38,16 @@ def examples(verb: str) -> list[str]:
     assert (done.code, done.err) == (0, "")
     _, _, shown = done.out.partition("Example:\n")
     return re.findall(r"^ +\$ (.+)$", shown, re.MULTILINE)
+
+
+def classic_examples(verb: str) -> list[str]:
+    """Those that do something on the classic NSQ."""
+    return [example for example in examples(verb) if not needs_partitions(example)]
+
+
+def needs_partitions(example: str) -> bool:
+    """Return whether an example is for the redesigned NSQ."""
+    return not {*PARTITIONED}.isdisjoint(example.split())
 
 
 @pytest.fixture
@@ -76,7 +90,7 @@ def test_each_verb_has_examples_in_its_help() -> None:
 
 @pytest.mark.parametrize("verb", [verb for verb in ENDING if verb != "tail"])
 def test_an_example_does_what_it_says(verb: str, shell: dict[str, str]) -> None:
-    for example in examples(verb):
+    for example in classic_examples(verb):
         done = subprocess.run(
             ["sh", "-c", example],
             env=shell,
@@ -91,7 +105,7 @@ def test_an_example_does_what_it_says(verb: str, shell: dict[str, str]) -> None:
 
 
 def test_an_example_of_tail_shows_what_comes(shell: dict[str, str], orders: None) -> None:
-    for example in examples("tail"):
+    for example in classic_examples("tail"):
         done = subprocess.run(
             ["sh", "-c", example],
             env=shell,
@@ -102,6 +116,34 @@ def test_an_example_of_tail_shows_what_comes(shell: dict[str, str], orders: None
         )
         assert (done.returncode, done.stderr) == (0, ""), example
         assert "order" in done.stdout
+
+
+def test_an_example_for_topics_with_partitions_does_what_it_says(
+    empty_folder: Path, nsq_redesigned_broker: BackgroundBroker
+) -> None:
+    broker = nsq_redesigned_broker
+    broker.create_topic("orders", partitions=2, ordered=True)
+    lookupd = broker.lookupd_addresses
+    with (
+        blocking.Producer(lookupd=lookupd) as producer,
+        blocking.Consumer("orders", "billing", lookupd=lookupd, start_from="earliest") as consumer,
+    ):
+        for number in range(2):
+            producer.publish("orders", b"order", partition=number)
+        messages = iter(consumer)
+        held = {message.partition: message for message in (next(messages), next(messages))}
+        env = {"NSQFLOW_LOOKUPD": ",".join(lookupd)}
+        found = [example for verb in ENDING for example in examples(verb)]
+        for example in filter(needs_partitions, found):
+            # Its nsqd have other ports here.
+            example = example.replace("127.0.0.1:4152", broker.nsqd_addresses[1])
+            done = run(*shlex.split(example)[1:], env=env)
+            assert done.code == 0, example
+            # The topic of that one is ordered, which a warning is about.
+            assert bool(done.err) == ("move-leader" in example), example
+            assert done.out, example
+        for message in held.values():
+            message.finish()
 
 
 def test_an_example_of_broker_runs_until_it_is_stopped(empty_folder: Path) -> None:

@@ -19,6 +19,7 @@ from typing import Any
 
 import pytest
 
+from nsqflow.broker import BackgroundBroker
 from nsqflow.cli.errors import Terminated
 from nsqflow.signals import SignalRecorder
 from tests.cli.commands import InProcess, run
@@ -188,6 +189,13 @@ def test_a_wrong_file_is_one_line_and_a_misuse(nsqflow: InProcess, file: Path) -
             ["squares.toml", "--json", "--set", "sink.copy.format=console"],
             "squares.toml:22: sink.copy.topic cannot be used with format console",
         ),
+        (["squares.toml", "--from", "noon"], "--from='noon' is invalid: must be latest, earliest"),
+        (["squares.toml", "--from", "existing"], "--from='existing' is invalid: must be latest, "),
+        (["squares.toml", "--from", ""], "--from"),
+        (
+            ["squares.toml", "--nsqd", "a:1", "--from", "earliest", "--set", "source.files=x"],
+            "--set: source.files: files are read from the beginning",
+        ),
         ([], "missing argument 'FILE'; see nsqflow run --help"),
     ],
 )
@@ -198,6 +206,40 @@ def test_a_wrong_command_line_is_an_error_before_spark_is_started(
     assert (done.code, done.out) == (2, "")
     assert done.err.startswith(f"nsqflow: {problem}")
     assert done.err.count("\n") == 1
+
+
+@pytest.mark.parametrize("position", ["2026-01-31T10:00:00Z", "latest"])
+def test_only_for_a_topic_of_the_redesigned_nsq_the_beginning_can_be_given(
+    nsqflow: InProcess, file: Path, nsq_broker: BackgroundBroker, nsqd: Nsqd, position: str
+) -> None:
+    nsq_broker.create_topic("views")
+    directly = ["--nsqd", nsqd.tcp_address, "--nsqd-http", nsqd.http_address]
+    for servers in (directly, ["--lookupd", nsq_broker.lookupd_addresses[0]]):
+        done = nsqflow("run", "squares.toml", *servers, "--from", position)
+        text = "--from is for topics of the redesigned NSQ: 'views' is a classic topic"
+        assert done == (2, "", f"nsqflow: {text}\n")
+
+
+def test_the_file_may_say_where_a_classic_topic_begins(
+    nsqflow: InProcess, file: Path, nsqd: Nsqd
+) -> None:
+    start = "source.options.startingPosition="
+    words = ["--nsqd", nsqd.tcp_address, "--nsqd-http", nsqd.http_address, "--set"]
+    done = nsqflow("run", "squares.toml", *words, f"{start}2026-01-31T10:00:00Z")
+    assert (done.code, done.out) == (2, "")
+    assert done.err.endswith("and classic NSQ can't go back; must be existing, or latest\n")
+
+
+def test_a_topic_that_a_redesigned_cluster_lacks_is_an_error_before_spark_is_started(
+    nsqflow: InProcess, file: Path, nsq_redesigned_broker: BackgroundBroker
+) -> None:
+    lookupd = nsq_redesigned_broker.lookupd_addresses[0]
+    done = nsqflow("run", "squares.toml", "--lookupd", lookupd)
+    assert (done.code, done.out) == (2, "")
+    assert done.err == (
+        "nsqflow: squares.toml:1: source: topic 'views' does not exist in the redesigned NSQ, "
+        "where publishing creates none: nsqflow create views --partitions N\n"
+    )
 
 
 STEP = '[[transform]]\npython = "{}"\n'

@@ -312,8 +312,10 @@ def test_messages_that_arrived_and_left_are_counted_as_out() -> None:
 )
 def test_there_is_no_rate_between_samples_that_cannot_be_compared(now: ChannelTotals) -> None:
     before: Totals = {("t", "c"): ChannelTotals(messages=100, nsqd=2)}
-    assert compute_rates({("t", "c"): now}, before, 1.0) == {}
-    assert compute_rates({("t", "new"): now}, before, 1.0) == {}
+    same: Totals = {("t", "c"): now}
+    other: Totals = {("t", "new"): now}
+    assert compute_rates(same, before, 1.0) == {}
+    assert compute_rates(other, before, 1.0) == {}
 
 
 def test_a_narrow_terminal_cuts_names_and_leaves_numbers_whole(empty_folder: Path) -> None:

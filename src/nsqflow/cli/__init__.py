@@ -13,17 +13,21 @@ SECTIONS = {
     "Messages": {
         "pub": "publish arguments, or the lines of a file or stdin",
         "tail": "show the messages of topics as they arrive",
+        "browse": "show the messages that a topic keeps (redesigned NSQ)",
     },
     "The cluster": {
         "stat": "depth, in flight, deferred, rates and clients of every channel, live",
         "topics": "list the topics",
         "channels": "list the channels of a topic",
-        "nodes": "list the nsqd",
+        "nodes": "list the nsqd, and the partitions that they lead",
         "create": "create a topic or a channel",
         "delete": "delete a topic or a channel, with all its messages",
         "pause": "stop delivery from a topic or a channel",
         "unpause": "resume delivery",
         "empty": "drop the messages of a topic or a channel",
+        "move-leader": "let another nsqd lead a partition (redesigned NSQ)",
+        "seek": "move a channel back or forward in time (redesigned NSQ)",
+        "unblock": "skip the message that blocks an ordered channel (redesigned NSQ)",
         "doctor": "diagnose servers, Java and Spark, and suggest fixes",
     },
     "Pipelines on Spark": {

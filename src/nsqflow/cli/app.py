@@ -19,7 +19,8 @@ from nsqflow.cli.terminal import escape, print_err, quote_lines
 
 _MODULES = {
     **dict.fromkeys(("topics", "channels", "nodes"), "lists"),
-    **dict.fromkeys(("create", "delete", "pause", "unpause", "empty"), "manage"),
+    **dict.fromkeys(("delete", "pause", "unpause", "empty"), "manage"),
+    "move-leader": "move_leader",
     "recover": "spool_recover",
 }
 _GROUPS = {"spool": ("ls", "gc", "release", "recover")}
@@ -114,7 +115,7 @@ def _add_command(
 def load(verb: str, group: str = "") -> Callable[..., int | None]:
     """Return the function of a verb, or of a verb of a group."""
     module = import_module(f"nsqflow.cli.{_MODULES.get(verb, group or verb)}")
-    function: Callable[..., int | None] = getattr(module, verb)
+    function: Callable[..., int | None] = getattr(module, verb.replace("-", "_"))
     return function
 
 

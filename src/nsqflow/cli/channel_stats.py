@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, fields
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
-from nsqflow.admin import ChannelStats, NsqdStats, TopicStats
+from nsqflow.admin import ChannelStats, NsqdStats, PartitionChannelStats, TopicStats
+from nsqflow.cli.partition_table import LocatedPartition, channel_stats, topic_stats
+
+K = TypeVar("K")
 
 ChannelKey = tuple[str, str | None]
 """A topic and one of its channels, or None for the topic itself."""
+
+PartitionKey = tuple[str, str | None, int]
+"""The same in one partition."""
+
+_NANOSECONDS = 10**9
 
 
 @dataclass(slots=True)
@@ -28,6 +36,11 @@ class ChannelTotals:
     """How many nsqd have it."""
     paused: bool = False
     """On at least one nsqd."""
+    partitions: int | None = None
+    """Redesigned: how many partitions have it."""
+    age: float | None = None
+    """Redesigned: seconds since the message was published that was read last, the longest of all
+    partitions; None if no message waits, or none was read."""
 
     @property
     def backlog(self) -> int:
@@ -47,8 +60,15 @@ class ChannelTotals:
             self.timed_out += stats.timeout_count
             self.clients += stats.client_count
 
+    def add_age(self, channel: PartitionChannelStats, at: float) -> None:
+        """Add the age of the backlog in one partition."""
+        if channel.depth and channel.depth_timestamp:
+            age = max(at - channel.depth_timestamp / _NANOSECONDS, 0.0)
+            self.age = age if self.age is None else max(self.age, age)
+
 
 Totals = dict[ChannelKey, ChannelTotals]
+PartitionTotals = dict[PartitionKey, ChannelTotals]
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,9 +92,52 @@ def sum_stats(answers: Iterable[NsqdStats], topics: Iterable[str] = ()) -> Total
     return dict(sorted(found.items(), key=lambda item: (item[0][0], item[0][1] or "")))
 
 
-def compute_rates(now: Totals, before: Totals, seconds: float) -> dict[ChannelKey, Rates]:
+def count_partitions(partitions: Iterable[LocatedPartition], at: float) -> PartitionTotals:
+    """Return the counts of each partition that has a leader; ``at`` is the time now."""
+    found: PartitionTotals = {}
+    for each in partitions:
+        if (stats := each.stats) is None:
+            continue
+        key = (stats.topic, None, stats.partition)
+        found[key] = ChannelTotals(partitions=1)
+        found[key].add(topic_stats(stats))
+        for channel in stats.channels:
+            counts = found[stats.topic, channel.name, stats.partition] = ChannelTotals(partitions=1)
+            counts.add(channel_stats(channel, stats.message_count))
+            counts.add_age(channel, at)
+    return found
+
+
+def sum_partitions(partitions: Iterable[LocatedPartition], at: float) -> Totals:
+    """Sum the counts of all partitions by name; those without a leader only count as such."""
+    found: Totals = {}
+    leaders: dict[ChannelKey, set[str | None]] = {}
+
+    def totals(key: ChannelKey, leader: str | None) -> ChannelTotals:
+        leaders.setdefault(key, set()).add(leader)
+        counts = found.setdefault(key, ChannelTotals(partitions=0))
+        counts.partitions = (counts.partitions or 0) + 1
+        return counts
+
+    for each in partitions:
+        counts = totals((each.topic.name, None), each.leader)
+        if each.stats is None:
+            continue
+        counts.add(topic_stats(each.stats))
+        for channel in each.stats.channels:
+            counts = totals((each.topic.name, channel.name), each.leader)
+            counts.add(channel_stats(channel, each.stats.message_count))
+            counts.add_age(channel, at)
+    for key, counts in found.items():
+        counts.nsqd = len(leaders[key] - {None})  # one may lead several
+    return found
+
+
+def compute_rates(
+    now: Mapping[K, ChannelTotals], before: Mapping[K, ChannelTotals], seconds: float
+) -> dict[K, Rates]:
     """Return the rates since the previous sample; new channels and reset counters have none."""
-    found: dict[ChannelKey, Rates] = {}
+    found: dict[K, Rates] = {}
     for key, counts in now.items():
         earlier = before.get(key)
         # An nsqd that was restarted counts from 0 again; one that did not answer is missing.
@@ -138,6 +201,8 @@ class ChannelClient:
     topic: TopicStats
     channel: ChannelStats
     client: ClientStats | None = None
+    partition: int | None = None
+    """Redesigned: the one that it reads."""
 
     @property
     def key(self) -> tuple[str, str]:
@@ -177,7 +242,9 @@ def why_starved(
 
 
 def list_clients(
-    answers: Iterable[tuple[str, NsqdStats]], topics: Iterable[str] = ()
+    answers: Iterable[tuple[str, NsqdStats]],
+    topics: Iterable[str] = (),
+    partitions: Iterable[LocatedPartition] = (),
 ) -> list[ChannelClient]:
     """Return the clients of all channels, sorted by name, for some topics or for all.
 
@@ -185,14 +252,26 @@ def list_clients(
     """
     wanted = {*topics}
     found = [
-        ChannelClient(nsqd=nsqd, topic=topic, channel=channel, client=client)
+        one
         for nsqd, stats in answers
         for topic in stats.topics
         if not wanted or topic.name in wanted
-        for channel in topic.channels
-        for client in (*map(read_client, channel.clients), *([] if channel.clients else [None]))
+        for one in _list_of_topic(nsqd, topic)
     ]
+    for each in partitions:
+        if each.stats is not None and each.leader is not None:
+            found += _list_of_topic(each.leader, topic_stats(each.stats), each.number)
     return sorted(found, key=_sort_key)
+
+
+def _list_of_topic(
+    nsqd: str, topic: TopicStats, partition: int | None = None
+) -> Iterator[ChannelClient]:
+    for channel in topic.channels:
+        for client in (*map(read_client, channel.clients), *([] if channel.clients else [None])):
+            yield ChannelClient(
+                nsqd=nsqd, topic=topic, channel=channel, client=client, partition=partition
+            )
 
 
 def read_client(data: Mapping[str, Any]) -> ClientStats:
@@ -209,7 +288,8 @@ def read_client(data: Mapping[str, Any]) -> ClientStats:
 
 def _sort_key(one: ChannelClient) -> tuple[str, ...]:
     client = one.client or ClientStats()
-    return (*one.key, client.client_id, client.remote_address, one.nsqd)
+    partition = "" if one.partition is None else f"{one.partition:05}"
+    return (*one.key, client.client_id, partition, client.remote_address, one.nsqd)
 
 
 def _elsewhere(channel: ChannelStats) -> str:

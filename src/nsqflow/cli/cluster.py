@@ -3,23 +3,32 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import wraps
 from typing import Any, TypeVar
 
-from nsqflow.admin import AdminError, Cluster, NsqdNode, NsqdStats
-from nsqflow.cli.errors import CommandError, error_message
+from nsqflow.admin import (
+    AdminError,
+    Cluster,
+    Lookupd,
+    NsqdNode,
+    NsqdStats,
+    PartitionedTopic,
+    RedesignedCluster,
+)
+from nsqflow.admin.partition import PartitionApi
+from nsqflow.cli.errors import USAGE_ERROR, CommandError, error_message
 from nsqflow.cli.servers import SERVER_OPTIONS, CliServers
 from nsqflow.config.options import did_you_mean
 from nsqflow.errors import NsqError
 from nsqflow.protocol.dialect import Dialect, dialect_of_version
+from nsqflow.protocol.lookup import Node
 from nsqflow.protocol.names import is_valid_name
 
 R = TypeVar("R")
 
-CLASSIC_ONLY = (
-    "of the redesigned NSQ, this version of nsqflow lists topics, channels and nodes (--lookupd); "
-    "everything else needs a classic NSQ"
+NEEDS_LOOKUPD = (
+    "name its nsqlookupd with --lookupd: only they know which nsqd leads a partition now"
 )
 
 _SHOWN = 5  # names in a hint
@@ -50,14 +59,79 @@ class CliCluster(Cluster):
         return await super().channels(topic)
 
     async def stats(
-        self, topic: str | None = None, *, include_clients: bool = False
+        self,
+        topic: str | None = None,
+        *,
+        include_clients: bool = False,
+        nodes: Iterable[NsqdNode] | None = None,
     ) -> list[tuple[NsqdNode, NsqdStats]]:
-        """Return the statistics of each nsqd; raise ``CommandError`` for the redesigned NSQ."""
-        answers = await super().stats(topic, include_clients=include_clients)
+        """Return the statistics of each classic nsqd, of all or of some.
+
+        Raises ``CommandError`` if one that was named directly is of the redesigned NSQ.
+        """
+
+        async def ask(node: NsqdNode) -> NsqdStats:
+            return await node.http.stats(topic, include_clients=include_clients)
+
+        nodes = [*(await self.nodes() if nodes is None else nodes)]
+        asked = [node for node in nodes if not is_redesigned_node(node)]
+        answers = await self.for_each(asked, ask)
+        if asked and not answers and len(asked) == len(nodes):
+            raise self.no_answer()
         for node, stats in answers:
-            if is_redesigned(stats.version):
+            if is_redesigned(stats.version) and not self.lookupds:
                 raise redesigned(node.address, stats.version)
-        return answers
+        return [(node, stats) for node, stats in answers if not is_redesigned(stats.version)]
+
+    async def partitioned_topics(self, names: Iterable[str]) -> dict[str, PartitionedTopic]:
+        """Return those of the topics that are of the redesigned NSQ, as nsqlookupd describes them.
+
+        Errors of servers are left to the next request, which has them too.
+        """
+        valid = [name for name in dict.fromkeys(names) if is_valid_name(name)]
+        if not self.lookupds or not valid:
+            return {}
+        count = len(self.errors)
+        try:
+            answers = await self.lookup(valid)
+        except NsqError:
+            answers = {}
+        del self.errors[count:]
+        return {
+            name: PartitionedTopic(name, answer.meta, dict(answer.partitions), answer.channels)
+            for name, answer in answers.items()
+            if answer.meta is not None and answer.meta.partition_num
+        }
+
+    async def partitioned_topic(self, name: str) -> PartitionedTopic | None:
+        """Return a topic of the redesigned NSQ; None if it is a classic one, or missing."""
+        return (await self.partitioned_topics([name])).get(name)
+
+    async def lookupds_of(self, dialect: Dialect) -> list[Lookupd]:
+        """Return the nsqlookupd of a dialect, of those that answer."""
+        answers = await self.ask(self.lookupds, Lookupd.members)
+        classic = dialect is Dialect.CLASSIC  # only the others have a cluster
+        return [lookupd for lookupd, members in answers if (members is None) == classic]
+
+    async def lacks_channel(self, topic: str) -> bool:
+        """Return whether a topic takes no publishes until it has a channel."""
+        answers = await self.for_each(self.lookupds, lambda lookupd: lookupd.lookup(topic, "w"))
+        return any(answer.lacks_channel for _, answer in answers)
+
+    def redesigned(self) -> RedesignedCluster:
+        """Return the same nsqlookupd as a cluster of the redesigned NSQ."""
+        servers = self.servers
+        return RedesignedCluster(
+            lookupd=[*servers.lookupd],
+            tls=servers.https,
+            address_map=servers.address_map,
+            timeout=servers.timeout,
+        )
+
+    def partition_api(self, node: Node) -> PartitionApi:
+        """Return the HTTP API of an nsqd of the redesigned NSQ."""
+        address = self.map_address(node.http_address)
+        return PartitionApi(address, tls=self.servers.https, timeout=self.servers.timeout)
 
     def no_answer(self) -> NsqError:
         """Return the last error, with a hint if the HTTP address was only assumed."""
@@ -106,9 +180,22 @@ def is_redesigned(version: str) -> bool:
     return dialect_of_version(version) is Dialect.REDESIGNED
 
 
+def is_redesigned_node(node: NsqdNode) -> bool:
+    """Return whether nsqlookupd says that an nsqd is of the redesigned NSQ."""
+    return node.registration is not None and is_redesigned(node.registration.version)
+
+
 def redesigned(where: str, version: str) -> CommandError:
-    """Return the error for a server of the redesigned NSQ."""
-    return CommandError(f"{where} is of the redesigned NSQ (version {version})", CLASSIC_ONLY)
+    """Return the error for an nsqd of the redesigned NSQ that was named directly."""
+    return CommandError(f"{where} is of the redesigned NSQ (version {version})", NEEDS_LOOKUPD)
+
+
+def needs_lookupd(servers: CliServers, what: str) -> CommandError:
+    """Return the error for what the redesigned NSQ alone has, without nsqlookupd."""
+    text = (
+        f"{what} is for the redesigned NSQ, and {servers} ({servers.origin}) is not an nsqlookupd"
+    )
+    return CommandError(text, NEEDS_LOOKUPD, USAGE_ERROR)
 
 
 def no_nsqd(servers: CliServers) -> CommandError:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import re
+from collections.abc import Callable, Coroutine
 from contextlib import suppress
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -14,6 +16,7 @@ from nsqflow.errors import NsqError
 from nsqflow.protocol.names import is_valid_name
 
 _TIMEOUT = 2.0  # seconds that a user waits after Tab
+_ADDRESS = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*:[0-9]+", re.ASCII)  # safe on a command line
 
 
 def complete_topic(ctx: typer.Context, incomplete: str) -> list[str]:
@@ -29,13 +32,42 @@ def complete_channel(ctx: typer.Context, incomplete: str) -> list[str]:
     return [] if topic is None else _names(ctx, topic, incomplete)
 
 
+def complete_partition(ctx: typer.Context, incomplete: str) -> list[str]:
+    """Return the numbers of the topic's partitions that start with ``incomplete``."""
+
+    async def ask(cluster: CliCluster) -> list[str]:
+        topic = await cluster.partitioned_topic(ctx.params.get("topic") or "")
+        return [str(number) for number in range(topic.meta.partition_num if topic else 0)]
+
+    return [number for number in _ask(ctx, ask) if number.startswith(incomplete)]
+
+
+def complete_node(ctx: typer.Context, incomplete: str) -> list[str]:
+    """Return the addresses of the nsqd that start with ``incomplete``."""
+
+    async def ask(cluster: CliCluster) -> list[str]:
+        return [node.address for node in await cluster.nodes()]
+
+    return [
+        each for each in _ask(ctx, ask) if each.startswith(incomplete) and _ADDRESS.fullmatch(each)
+    ]
+
+
 def _names(ctx: typer.Context, topic: str | None, incomplete: str) -> list[str]:
+    async def ask(cluster: CliCluster) -> list[str]:
+        return await (cluster.topics() if topic is None else cluster.channels(topic))
+
+    names = _ask(ctx, ask)
+    return [name for name in names if name.startswith(incomplete) and _is_safe(name)]
+
+
+def _ask(
+    ctx: typer.Context, call: Callable[[CliCluster], Coroutine[Any, Any, list[str]]]
+) -> list[str]:
     options = (ctx.params.get(name) for name in SERVER_OPTIONS)
     with suppress(NsqError, OSError):  # which includes TimeoutError
-        cluster = CliCluster(CliServers.of(*options))
-        asking = cluster.topics() if topic is None else cluster.channels(topic)
-        names = asyncio.run(asyncio.wait_for(asking, _TIMEOUT))
-        return [name for name in names if name.startswith(incomplete) and _is_safe(name)]
+        asking = call(CliCluster(CliServers.of(*options)))
+        return asyncio.run(asyncio.wait_for(asking, _TIMEOUT))
     return []
 
 
@@ -62,5 +94,11 @@ ChannelArgument = Annotated[
         help="A channel of the topic; without it, the topic itself.",
         autocompletion=complete_channel,
         show_default=False,
+    ),
+]
+NamedChannelArgument = Annotated[
+    str,
+    typer.Argument(
+        metavar="CHANNEL", help="A channel of the topic.", autocompletion=complete_channel
     ),
 ]

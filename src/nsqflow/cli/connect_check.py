@@ -1,15 +1,16 @@
-"""Checks that nsqd is reachable, for verbs that would otherwise wait forever."""
+"""Single connections to nsqd: checks that it is reachable, or subscribes once."""
 
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 
 from nsqflow.cli.cluster import CliCluster, is_redesigned, no_nsqd, redesigned
 from nsqflow.cli.errors import CommandError, error_message, exit_code, hint_for
 from nsqflow.cli.servers import CliServers
 from nsqflow.client.config import ClientConfig
 from nsqflow.errors import ConfigError, NsqError
-from nsqflow.protocol import IdentifyReply
+from nsqflow.protocol import Dialect, IdentifyReply, Sub
 from nsqflow.transport.connection import Connection
 from nsqflow.transport.handler import ConnectionHandler
 
@@ -42,15 +43,27 @@ async def identify(servers: CliServers, address: str) -> IdentifyReply:
     return connection.reply
 
 
+async def subscribe(servers: CliServers, address: str, sub: Sub, *, extended: bool) -> None:
+    """Subscribe at an nsqd of the redesigned NSQ, and leave: that creates the channel.
+
+    ``extended`` is that of the topic. No message is asked for.
+    """
+    config = ClientConfig.of("nsqflow", address, (), servers.client_options())
+    settings = config.connection_settings(Dialect.REDESIGNED)
+    identify = replace(settings.identify, extend_support=extended or None)
+    settings = replace(settings, identify=identify)
+    connection = Connection(address, settings, ConnectionHandler())
+    try:
+        await connection.open(sub)
+    finally:
+        await connection.drop()
+
+
 async def _count_nodes(servers: CliServers) -> int:
     nodes = await CliCluster(servers).nodes()
     if not nodes:
         raise no_nsqd(servers)
-    versions = [node.registration.version for node in nodes if node.registration]
-    classic = [version for version in versions if not is_redesigned(version)]
-    if not classic:
-        raise redesigned(str(servers), versions[0])
-    return len(classic)
+    return len(nodes)
 
 
 async def _check_nsqd(servers: CliServers, address: str) -> None:

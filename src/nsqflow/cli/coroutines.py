@@ -19,12 +19,13 @@ T = TypeVar("T")
 _TICK = 0.5  # seconds
 
 
-def run_async(main: Coroutine[Any, Any, T], waiting: str = "") -> T:
+def run_async(main: Coroutine[Any, Any, T], waiting: str | Callable[[], str] = "") -> T:
     """Run a coroutine; SIGINT or SIGTERM cancels it, and is raised once it has ended.
 
-    ``waiting`` is shown on a terminal while it runs.
+    ``waiting`` is shown on a terminal while it runs; a function is called for each update.
     """
-    progress = ProgressLine(lambda: f"{waiting} ...") if waiting else None
+    text = waiting if callable(waiting) else lambda: waiting
+    progress = ProgressLine(lambda: f"{text()} ...") if waiting else None
     terminated = False
 
     async def cancellable() -> T:

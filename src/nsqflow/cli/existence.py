@@ -4,9 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from nsqflow.admin import NsqdNode, NsqdStats
-from nsqflow.cli.cluster import CliCluster, is_redesigned, unknown_channel, unknown_topic
+from nsqflow.admin import NsqdNode, NsqdStats, PartitionedTopic
+from nsqflow.cli.cluster import (
+    CliCluster,
+    is_redesigned_node,
+    unknown_channel,
+    unknown_topic,
+)
 from nsqflow.cli.errors import CommandError, error_message
+from nsqflow.cli.partitions import find_channel, name_partitions
 from nsqflow.cli.servers import CliServers
 from nsqflow.cli.terminal import count, print_err
 from nsqflow.errors import ConfigError
@@ -34,7 +40,7 @@ async def find_holders(servers: CliServers, topics: Sequence[str], channel: str 
             raise
         if channel is not None:
             return await _find_channel(cluster, topics, channel)
-        nodes = await cluster.nodes()
+        nodes = [node for node in await cluster.nodes() if not is_redesigned_node(node)]
         _check_claimed(topics, dict(await cluster.for_each(nodes, _stats)))
         return dict.fromkeys(topics, ())
     try:
@@ -49,6 +55,44 @@ async def find_holders(servers: CliServers, topics: Sequence[str], channel: str 
     if channel is None:
         _check_claimed(topics, answers)
     return holders
+
+
+async def find_partitions(
+    cluster: CliCluster,
+    topic: PartitionedTopic,
+    wanted: list[int],
+    channel: str | None,
+    *,
+    is_own: bool,
+) -> list[int]:
+    """Return the partitions that have the channel; raise if none does.
+
+    Those without it are reported on stderr: subscribing would create it there. A temporary channel
+    (None) is created, unless ``is_own`` and the topic takes none.
+    """
+    if channel is None:
+        if is_own and topic.meta.disable_channel_auto_create:
+            raise CommandError(
+                f"topic {topic.name!r} takes no temporary channel: nsqlookupd creates its channels",
+                f"use --channel, or 'nsqflow browse {topic.name}'",
+            )
+        return wanted
+    try:
+        states = await find_channel(cluster, topic, channel)
+    except CommandError as error:
+        raise _refusal(error) from None
+    # Of a partition without a leader it is not known, and the consumer waits for one.
+    without = {*topic.leaders} - states.keys()
+    found = [number for number in wanted if number not in without]
+    if not found:
+        text = f"topic {topic.name!r} has no channel {channel!r} in {name_partitions(wanted)}"
+        raise _refusal(CommandError(text, f"it is in {name_partitions(sorted(states))}"))
+    if skipped := sorted(without & {*wanted}):
+        print_err(
+            f"topic {topic.name!r} has no channel {channel!r} in {name_partitions(skipped)}, which "
+            "is not read; --create creates it there"
+        )
+    return found
 
 
 async def _check_known(cluster: CliCluster, topics: Sequence[str], channel: str | None) -> None:
@@ -68,7 +112,7 @@ async def _find_channel(cluster: CliCluster, topics: Sequence[str], channel: str
 
     One that does not answer is left out: a channel created there by mistake would fill up.
     """
-    nodes = [node for node in await cluster.nodes() if not _is_redesigned(node)]
+    nodes = [node for node in await cluster.nodes() if not is_redesigned_node(node)]
     answers = dict(await cluster.for_each(nodes, _stats))
     if not answers and cluster.errors:
         raise cluster.no_answer()
@@ -87,10 +131,6 @@ async def _find_channel(cluster: CliCluster, topics: Sequence[str], channel: str
                 "is not read; --create creates it there"
             )
     return holders
-
-
-def _is_redesigned(node: NsqdNode) -> bool:
-    return node.registration is not None and is_redesigned(node.registration.version)
 
 
 def _check_claimed(topics: Sequence[str], answers: Mapping[NsqdNode, NsqdStats]) -> None:

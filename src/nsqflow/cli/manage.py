@@ -1,4 +1,4 @@
-"""``nsqflow create``, ``delete``, ``pause``, ``unpause``, ``empty``: on every nsqd with the topic.
+"""``nsqflow delete``, ``pause``, ``unpause``, ``empty``: on every nsqd with the topic.
 
 nsqlookupd is updated too: it keeps the names of topics and channels.
 """
@@ -6,53 +6,27 @@ nsqlookupd is updated too: it keeps the names of topics and channels.
 from __future__ import annotations
 
 import sys
-from collections.abc import Collection, Iterable
-from typing import Annotated, Any
+from collections.abc import Collection, Iterable, Sequence
+from typing import Annotated, Any, Literal
 
 import typer
 
-from nsqflow.admin.http_api import Change
 from nsqflow.admin.registrations import Registrations, ReportedLookupd, find_registrations
 from nsqflow.cli.cluster import CliCluster
 from nsqflow.cli.completion import ChannelArgument, TopicArgument
 from nsqflow.cli.coroutines import run_async
 from nsqflow.cli.errors import FAILED, USAGE_ERROR, CommandError, error_message
 from nsqflow.cli.lists import JsonOption, report_errors
+from nsqflow.cli.partition_changes import PartitionedTarget, find_partitioned_target
+from nsqflow.cli.partition_table import LocatedPartition, show_numbers
 from nsqflow.cli.terminal import count, escape, print_err, print_json
-from nsqflow.cli.topic_or_channel import CreateResult, FoundOn, TopicOrChannel
+from nsqflow.cli.topic_or_channel import FoundOn, TopicOrChannel
 from nsqflow.errors import NsqError
 from nsqflow.protocol.names import is_ephemeral
 
 YesOption = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")]
 
 _MAX_NAMED = 3  # servers; more are only counted
-
-
-def create(
-    cluster: CliCluster,
-    topic: TopicArgument,
-    channel: ChannelArgument = None,
-    json: JsonOption = False,
-) -> int:
-    """Create a topic or a channel; existing ones are left as they are, and reported.
-
-    With nsqlookupd it is registered there, and an nsqd creates it when it gets its first message of
-    that topic; a channel is also created on the nsqd that have the topic already. With --nsqd it is
-    created on these.
-
-    Example:
-      $ nsqflow create orders
-      $ nsqflow create orders billing
-    """
-    target = TopicOrChannel.of(topic, channel)
-    done = run_async(target.create(cluster), f"asking {cluster.servers}")
-    if json:
-        for one in done:
-            result = "existed" if one.existed else "created"
-            _print_result(one.server, target, result, topic_existed=one.topic_existed)
-    else:
-        _print_created(target, done)
-    return report_errors(cluster, all_failed=not done)
 
 
 def delete(
@@ -65,17 +39,26 @@ def delete(
     """Delete a topic with its channels, or one channel, and all messages in it.
 
     Its consumers are disconnected. With --nsqd, a topic is also deleted from the nsqlookupd
-    that these nsqd report to.
+    that these nsqd report to. Of the redesigned NSQ, it is deleted in every partition.
 
     Example:
       $ nsqflow delete orders billing --yes
       $ nsqflow delete orders --yes
     """
     target = TopicOrChannel.of(topic, channel)
-    found, registrations = run_async(_plan(target, cluster), f"asking {cluster.servers}")
+    partitioned, found, registrations = run_async(
+        _plan(target, cluster), f"asking {cluster.servers}"
+    )
+    if partitioned is not None:
+        lost = count(partitioned.messages, "message")
+        where = f", in {_numbers(partitioned.partitions)}" if partitioned.partitions else ""
+        if not confirm(f"Delete {target} with {lost}{where}?", yes=yes):
+            return _declined("deleted")
+        gone = run_async(partitioned.delete(cluster))
+        return _report_partitions("deleted", target, gone, cluster, as_json=json)
     lost = count(target.messages(found), "message")
     addresses = [lookupd.tcp_address for lookupd in registrations.lookupds]
-    listed = f", and its name on nsqlookupd {_where(addresses)}" * bool(addresses)
+    listed = f", and its name on nsqlookupd {show_servers(addresses)}" * bool(addresses)
     if not confirm(f"Delete {target} with {lost}, on {_nsqds(found)}{listed}?", yes=yes):
         return _declined("deleted")
     done, notes = run_async(_delete(target, cluster, found, registrations))
@@ -94,24 +77,27 @@ def empty(
 ) -> int:
     """Drop the messages of a channel, or those of a topic that no channel has yet.
 
-    Prints their number; "about" if messages may have arrived or left at the same time.
+    Prints their number; "about" if messages may have arrived or left at the same time. Topics of
+    the redesigned NSQ have none that no channel has.
 
     Example:
       $ nsqflow empty orders billing --yes
     """
     target = TopicOrChannel.of(topic, channel)
-    found = run_async(_find(target, cluster), f"asking {cluster.servers}")
+    partitioned, found = run_async(_find(target, cluster, "empty"), f"asking {cluster.servers}")
+    if partitioned is not None:
+        return _empty_partitions(partitioned, cluster, yes=yes, as_json=json)
     lost = count(sum(map(target.droppable, found.values())), "message")
     if not confirm(f"Drop {lost} of {target}, on {_nsqds(found)}?", yes=yes):
         return _declined("dropped")
     done = run_async(target.empty(cluster, found))
     if json:
         for one in done:
-            _print_result(one.server, target, "emptied", dropped=one.dropped, exact=one.is_exact)
+            print_result(one.server, target, "emptied", dropped=one.dropped, exact=one.is_exact)
     elif done:
         about = "" if all(one.is_exact for one in done) else "about "
         dropped = count(sum(one.dropped for one in done), "message")
-        servers = _where([one.server for one in done])
+        servers = show_servers([one.server for one in done])
         print(f"emptied {target} on {servers}: {about}{dropped} dropped")
         if target.channel is None and (held := target.messages(found) - target.depth(found)):
             print_err(f"its channels hold {count(held, 'message')}: nsqflow empty {topic} CHANNEL")
@@ -146,13 +132,38 @@ def unpause(
     return _change("unpause", TopicOrChannel.of(topic, channel), cluster, as_json=json)
 
 
-async def _plan(target: TopicOrChannel, cluster: CliCluster) -> tuple[FoundOn, Registrations]:
+def _empty_partitions(
+    partitioned: PartitionedTarget, cluster: CliCluster, *, yes: bool, as_json: bool
+) -> int:
+    target = partitioned.target
+    lost, numbers = count(partitioned.messages, "message"), _numbers(partitioned.partitions)
+    if not confirm(f"Drop {lost} of {target}, in {numbers}?", yes=yes):
+        return _declined("dropped")
+    done = run_async(partitioned.empty(cluster))
+    if as_json:
+        for one in done:
+            more = {"dropped": one.dropped, "exact": one.is_exact}
+            each = one.partition
+            print_result(each.leader, target, "emptied", partition=each.number, **more)
+    elif done:
+        about = "" if all(one.is_exact for one in done) else "about "
+        dropped = count(sum(one.dropped for one in done), "message")
+        numbers = _numbers([one.partition for one in done])
+        print(f"emptied {target} in {numbers}: {about}{dropped} dropped")
+    return report_errors(cluster, all_failed=not done)
+
+
+async def _plan(
+    target: TopicOrChannel, cluster: CliCluster
+) -> tuple[PartitionedTarget | None, FoundOn, Registrations]:
     """Return the nsqd that have the target, and the nsqlookupd that they report to."""
+    if partitioned := await find_partitioned_target(cluster, target, "delete"):
+        return partitioned, {}, Registrations()
     found = await target.find(cluster)
     # nsqlookupd drops an ephemeral name itself, with its last nsqd.
     if cluster.lookupds or is_ephemeral(target.channel or target.topic):
-        return found, Registrations()
-    return found, await find_registrations(cluster, found)
+        return None, found, Registrations()
+    return None, found, await find_registrations(cluster, found)
 
 
 async def _delete(
@@ -199,26 +210,46 @@ async def _unregister(
     return sorted(deleted), sorted(notes)
 
 
-def _change(change: Change, target: TopicOrChannel, cluster: CliCluster, *, as_json: bool) -> int:
-    async def apply() -> list[str]:
-        return await target.change(cluster, await _find(target, cluster), change)
+def _change(
+    change: Literal["pause", "unpause"],
+    target: TopicOrChannel,
+    cluster: CliCluster,
+    *,
+    as_json: bool,
+) -> int:
+    async def apply() -> tuple[list[LocatedPartition] | None, list[str]]:
+        partitioned, found = await _find(target, cluster, change)
+        if partitioned is not None:
+            return await partitioned.change(cluster, change), []
+        return None, await target.change(cluster, found, change)
 
-    done = run_async(apply(), f"asking {cluster.servers}")
+    partitions, done = run_async(apply(), f"asking {cluster.servers}")
+    if partitions is not None:
+        return _report_partitions(f"{change}d", target, partitions, cluster, as_json=as_json)
     return _report(f"{change}d", target, done, cluster, as_json=as_json)
 
 
-async def _find(target: TopicOrChannel, cluster: CliCluster) -> FoundOn:
+async def _find(
+    target: TopicOrChannel, cluster: CliCluster, verb: str
+) -> tuple[PartitionedTarget | None, FoundOn]:
+    if partitioned := await find_partitioned_target(cluster, target, verb):
+        return partitioned, {}
     found = await target.find(cluster)
     if not found:
         raise CommandError(f"no nsqd has {target} yet", "it is only registered with nsqlookupd")
-    return found
+    return None, found
+
+
+def _numbers(partitions: Iterable[LocatedPartition]) -> str:
+    return show_numbers(each.number for each in partitions)
 
 
 def _nsqds(found: FoundOn) -> str:
-    return _where([node.address for node in found]) or "nsqlookupd only"
+    return show_servers([node.address for node in found]) or "nsqlookupd only"
 
 
-def _where(servers: Collection[str]) -> str:
+def show_servers(servers: Collection[str]) -> str:
+    """Return the servers as text: their addresses, or only how many there are."""
     return (
         escape(", ".join(servers)) if len(servers) <= _MAX_NAMED else count(len(servers), "server")
     )
@@ -250,27 +281,29 @@ def _report(
 ) -> int:
     if as_json:
         for server in done:
-            _print_result(server, target, result)
+            print_result(server, target, result)
     elif done:
-        print(f"{result} {target} on {_where(done)}")
+        print(f"{result} {target} on {show_servers(done)}")
     return report_errors(cluster, all_failed=not done)
 
 
-def _print_result(server: str, target: TopicOrChannel, result: str, **more: Any) -> None:
+def _report_partitions(
+    result: str,
+    target: TopicOrChannel,
+    done: Sequence[LocatedPartition],
+    cluster: CliCluster,
+    *,
+    as_json: bool,
+) -> int:
+    if as_json:
+        for each in done:
+            print_result(each.leader, target, result, partition=each.number)
+    elif done:
+        print(f"{result} {target} in {_numbers(done)}")
+    return report_errors(cluster, all_failed=not done)
+
+
+def print_result(server: str | None, target: TopicOrChannel, result: str, **more: Any) -> None:
+    """Print the result on one server as JSON."""
     about = {"server": server, "topic": target.topic, "channel": target.channel}
     print_json(about | {"result": result} | more)
-
-
-def _print_created(target: TopicOrChannel, done: Iterable[CreateResult]) -> None:
-    """Print a line for each result: all created, only the channel, nothing."""
-    lines: dict[str, list[str]] = {}
-    for one in done:
-        if one.existed:
-            text = f"{target} already exists on"
-        elif target.channel and not one.topic_existed:
-            text = f"created topic {target.topic} with channel {target.channel} on"
-        else:
-            text = f"created {target} on"
-        lines.setdefault(text, []).append(one.server)
-    for text, servers in lines.items():
-        print(f"{text} {_where(servers)}")

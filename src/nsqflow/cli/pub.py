@@ -16,6 +16,7 @@ from typing import Annotated, BinaryIO
 
 import typer
 
+from nsqflow.cli.cluster import CliCluster
 from nsqflow.cli.completion import TopicArgument
 from nsqflow.cli.connect_check import check_reachable
 from nsqflow.cli.coroutines import run_async, show_progress
@@ -29,6 +30,14 @@ from nsqflow.cli.errors import (
     one_line,
 )
 from nsqflow.cli.line_reader import read_lines, read_whole
+from nsqflow.cli.publish_options import (
+    HeadersOption,
+    KeyOption,
+    MessageOptions,
+    PartitionOption,
+    TagOption,
+    TraceOption,
+)
 from nsqflow.cli.servers import CliServers
 from nsqflow.cli.terminal import ProgressLine, count, print_err, print_json
 from nsqflow.client.producer.producer import Producer
@@ -41,17 +50,19 @@ from nsqflow.errors import (
     ServerError,
     TlsNotGrantedError,
 )
+from nsqflow.protocol import Receipt
 from nsqflow.protocol.names import check_topic
 
 PUBLISHED, REFUSED, UNCERTAIN = "published", "refused", "uncertain"
 
 
 class PublishReport:
-    """Counts results and prints failures; ``unit`` is ``line`` or ``argument``."""
+    """Counts results, prints failures and receipts; ``unit`` is ``line`` or ``argument``."""
 
-    def __init__(self, topic: str, unit: str) -> None:
+    def __init__(self, topic: str, unit: str, *, as_json: bool) -> None:
         self.topic = topic
         self.unit = unit
+        self._as_json = as_json
         self.started = False
         """Whether an nsqd is reachable and reading has started."""
         self.empty = 0
@@ -79,15 +90,29 @@ class PublishReport:
                     f"{result}: {self._span(numbers_of_group[0], numbers_of_group[-1])}: {reason}"
                 )
 
+    def add_receipts(self, numbers: Sequence[int], receipts: Sequence[Receipt | None]) -> None:
+        """Print where traced messages are stored."""
+        for number, receipt in zip(numbers, receipts, strict=True):
+            if receipt is None:
+                continue
+            names = ("partition", "offset", "size", "internal_id", "trace_id")
+            where = {name: getattr(receipt, name) for name in names}
+            if self._as_json:
+                ids = {name: str(where[name]) for name in names[-2:]}  # readers lose digits
+                print_json({"topic": self.topic, self.unit: number} | where | ids)
+            else:
+                text = ", ".join(f"{name.replace('_', ' ')} {where[name]}" for name in names)
+                print(f"stored {self.unit} {number}: {text}")
+
     def progress(self) -> str:
         """Return the progress as text."""
         rate = self.published / max(time.monotonic() - self._started_at, 0.001)
         return f"published {count(self.published, 'message')}, {rate:,.0f}/s"
 
-    def print(self, *, json: bool) -> None:
+    def print(self) -> None:
         """Print the counts."""
         counts = {result: self._counts[result] for result in (PUBLISHED, REFUSED, UNCERTAIN)}
-        if json:
+        if self._as_json:
             print_json({"topic": self.topic, **counts, "empty": self.empty})
             return
         parts = [f"published {count(counts[PUBLISHED], 'message')} to {self.topic}"]
@@ -101,7 +126,7 @@ class PublishReport:
 
 # nsqd limits the size of messages; this limits what is read into memory.
 _MAX_MESSAGE = 32 * 1024 * 1024
-_MAX_CONCURRENT = 500  # deferred messages in flight: each is a command of its own
+_MAX_CONCURRENT = 500  # messages in flight that are a command each
 _DELAY = Duration(0, 10**9)  # nsqd's own limit is -max-req-timeout
 _TIMEOUT = Duration(0.1, 3600)
 
@@ -131,11 +156,17 @@ def pub(
         str | None,
         typer.Option("--delay", metavar="DURATION", help="Defer delivery, as in 500ms, 90 or 10m."),
     ] = None,
+    key: KeyOption = None,
+    partition: PartitionOption = None,
+    trace: TraceOption = None,
+    header: HeadersOption = None,
+    tag: TagOption = None,
     timeout: Annotated[
         str, typer.Option("--timeout", metavar="DURATION", help="How long to wait for nsqd.")
     ] = "30s",
     json: Annotated[
-        bool, typer.Option("--json", help="Print the counts as a JSON object.")
+        bool,
+        typer.Option("--json", help="Print receipts and the counts as JSON objects, one per line."),
     ] = False,
 ) -> int:
     """Publish messages to a topic and print how many nsqd has stored.
@@ -147,18 +178,26 @@ def pub(
       $ nsqflow pub orders 'order 1' 'order 2'
       $ nsqflow pub orders --file orders.txt
       $ echo '{"id": 3}' | nsqflow pub orders --delay 500ms
+      $ nsqflow pub orders 'order 4' --key user-1 --trace 7
     """
     check_topic(topic)
-    delay_seconds = None if delay is None else _DELAY.parse("--delay", delay)
+    options = MessageOptions.of(
+        delay=None if delay is None else _DELAY.parse("--delay", delay),
+        key=key,
+        partition=partition,
+        trace=trace,
+        headers=header,
+        tag=tag,
+    )
     timeout_seconds = _TIMEOUT.parse("--timeout", timeout)
-    report = PublishReport(topic, "argument" if body else "line")
+    report = PublishReport(topic, "argument" if body else "line", as_json=json)
     with _open_input(body or [], file, whole, report) as batches:
         try:
-            publisher = LinePublisher(servers, delay_seconds, timeout_seconds, report)
+            publisher = LinePublisher(servers, options, timeout_seconds, report)
             run_async(publisher.run(batches))
         finally:
             if report.started:
-                report.print(json=json)
+                report.print()
     return FAILED if report.failed else OK
 
 
@@ -219,10 +258,10 @@ class LinePublisher:
     """Publishes batches of messages and reports what became of them."""
 
     def __init__(
-        self, servers: CliServers, delay: float | None, timeout: float, report: PublishReport
+        self, servers: CliServers, options: MessageOptions, timeout: float, report: PublishReport
     ) -> None:
         self._servers = servers
-        self._delay = delay
+        self._options = options
         self._report = report
         self._topic = report.topic
         self._producer = Producer(
@@ -236,23 +275,32 @@ class LinePublisher:
 
     async def run(self, batches: AsyncGenerator[NumberedBodies, None]) -> None:
         """Publish until the end, or until an error that would also affect the next batch."""
+        await self.run_each(_with_options(batches, self._options))
+
+    async def run_each(
+        self, batches: AsyncGenerator[tuple[MessageOptions, NumberedBodies], None]
+    ) -> None:
+        """Do the same with batches that have options of their own."""
         async with aclosing(batches):
+            cluster = CliCluster(self._servers)
+            self._options.check_servers(cluster)
             await check_reachable(self._servers)
+            await self._options.check_topic(cluster, self._topic)
             self._report.started = True
             with _without_repeated_warnings():
                 async with self._producer:
                     with show_progress(ProgressLine(self._report.progress)):
-                        async for batch in batches:
-                            if not await self._send(batch):
+                        async for options, batch in batches:
+                            if not await self._send(batch, options):
                                 return
 
-    async def _send(self, batch: NumberedBodies) -> bool:
+    async def _send(self, batch: NumberedBodies, options: MessageOptions) -> bool:
         """Publish a batch and report it; return whether to continue."""
         report = self._report
-        for part in self._parts(batch):
+        for part in self._parts(batch, options):
             numbers, bodies = [number for number, _ in part], [body for _, body in part]
             try:
-                results, error = await self._publish(bodies)
+                results, error = await self._publish(numbers, bodies, options)
             except asyncio.CancelledError:
                 report.add(numbers, [UNCERTAIN] * len(part), "interrupted")
                 raise
@@ -264,35 +312,54 @@ class LinePublisher:
                 return False
         return True
 
-    def _parts(self, batch: NumberedBodies) -> Iterator[NumberedBodies]:
-        """Split a batch into parts that are published together: one part, unless it is deferred."""
-        if self._delay is None:
+    def _parts(self, batch: NumberedBodies, options: MessageOptions) -> Iterator[NumberedBodies]:
+        """Split a batch into parts that are published together.
+
+        It is one part, unless each message is a command of its own.
+        """
+        if not options.for_message:
             yield batch
             return
         start = 0
         while start < len(batch):
-            # A delay that nsqd rejects would cost a connection for every message.
+            # What nsqd rejects for each message, as a delay, would cost a connection each time.
             size = _MAX_CONCURRENT if self._report.published else 1
             yield batch[start : start + size]
             start += size
 
-    async def _publish(self, bodies: list[bytes]) -> tuple[list[str], NsqError | None]:
+    async def _publish(
+        self, numbers: list[int], bodies: list[bytes], options: MessageOptions
+    ) -> tuple[list[str], NsqError | None]:
         """Publish; return the result of each message, and the first error."""
-        if self._delay is None:
+        if not options.for_message:
             try:
-                await self._producer.publish_many(self._topic, bodies)
+                await self._producer.publish_many(self._topic, bodies, **options.for_topic)
             except NsqError as error:
                 return _results_of(error, len(bodies)), error
             return [PUBLISHED] * len(bodies), None
-        errors = await asyncio.gather(*map(self._publish_deferred, bodies))
+        answers = await asyncio.gather(*(self._publish_alone(body, options) for body in bodies))
+        receipts = [None if isinstance(answer, NsqError) else answer for answer in answers]
+        self._report.add_receipts(numbers, receipts)
+        errors = [answer if isinstance(answer, NsqError) else None for answer in answers]
         return [_result(error) for error in errors], next(filter(None, errors), None)
 
-    async def _publish_deferred(self, body: bytes) -> NsqError | None:
+    async def _publish_alone(
+        self, body: bytes, options: MessageOptions
+    ) -> Receipt | NsqError | None:
         try:
-            await self._producer.publish(self._topic, body, delay=self._delay)
+            return await self._producer.publish(
+                self._topic, body, **options.for_topic, **options.for_message
+            )
         except NsqError as error:
             return error
-        return None
+
+
+async def _with_options(
+    batches: AsyncGenerator[NumberedBodies, None], options: MessageOptions
+) -> AsyncGenerator[tuple[MessageOptions, NumberedBodies], None]:
+    async with aclosing(batches):
+        async for batch in batches:
+            yield options, batch
 
 
 @contextmanager

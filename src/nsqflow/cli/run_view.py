@@ -194,7 +194,9 @@ def describe(summary: Mapping[str, Any]) -> str:
     else:
         kind = "nsqd" if "nsqd" in source else "nsqlookupd"
         where = ", ".join(source["nsqd" if kind == "nsqd" else "lookupd"])
-        lines.append(f"  reads    topic {source['topic']}, {kind} {where}")
+        since = f" from {source['from']}" if "from" in source else ""
+        order = " in order" * ("ordered" in source)
+        lines.append(f"  reads    topic {source['topic']}{since}{order}, {kind} {where}")
     lines.append(f"  parses   {parse['format']} {parse['schema'] or ''}".rstrip())
     lines += [f"  joins    {t['name']}, {t['format']} {t['path'] or ''}" for t in summary["tables"]]
     lines += [f"  does     {_describe_step(step)}" for step in summary["steps"]]

@@ -12,18 +12,20 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from nsqflow.cli.channel_stats import (
-    ChannelKey,
+    ChannelTotals,
     Rates,
-    Totals,
     compute_rates,
+    count_partitions,
     list_clients,
+    sum_partitions,
     sum_stats,
 )
-from nsqflow.cli.cluster import CliCluster, no_nsqd, unknown_topic
+from nsqflow.cli.cluster import CliCluster, needs_lookupd, no_nsqd, unknown_topic
 from nsqflow.cli.completion import complete_topic
 from nsqflow.cli.coroutines import run_async
-from nsqflow.cli.errors import FAILED, OK, CommandError, error_message, one_line
-from nsqflow.cli.stat_tables import Snapshot, make_objects, make_table
+from nsqflow.cli.errors import FAILED, OK, USAGE_ERROR, CommandError, error_message, one_line
+from nsqflow.cli.partition_table import find_partitions, read_ages
+from nsqflow.cli.stat_tables import RowKey, Snapshot, make_objects, make_table
 from nsqflow.cli.stat_view import Sort, StatView
 from nsqflow.cli.terminal import (
     console,
@@ -45,7 +47,7 @@ if TYPE_CHECKING:
 _INTERVAL = Duration(0.1, 3600)
 _MARGIN = 4  # lines of a terminal that are not rows
 _LIVE_MARGIN = 3  # the same for the live view: two header lines, one line of hints
-_HINTS = "q quit  s sort  r reverse  c clients  arrows scroll"
+_HINTS = "q quit  s sort  r reverse  c clients"
 
 
 def stat(
@@ -69,6 +71,12 @@ def stat(
         bool,
         typer.Option("--clients", help="Show the clients of each channel, and why one is starved."),
     ] = False,
+    partitions: Annotated[
+        bool,
+        typer.Option(
+            "--partitions", help="Redesigned topics: a row for each partition, with its leader."
+        ),
+    ] = False,
     sort: Annotated[
         Sort, typer.Option("--sort", metavar="COLUMN", help=f"One of {', '.join(Sort)}.")
     ] = Sort.NAME,
@@ -80,22 +88,31 @@ def stat(
     """Show depth, messages in flight and deferred, rates and clients of every channel.
 
     The counts are sums over all nsqd. A row without a channel is the topic itself: its depth
-    counts messages that no channel has yet. Runs until q or Ctrl-C. On a terminal, s sorts by the
-    next column (d, f, i, n: depth, in flight, in/s, name), r reverses, c shows clients, and the
-    arrows scroll.
+    counts messages that no channel has yet. Topics of the redesigned NSQ also have the age of the
+    backlog, and with --partitions a row per partition: its leader, replicas and counts. Runs
+    until q or Ctrl-C. On a terminal, s sorts by the next column (d, f, i, n: depth, in flight,
+    in/s, name), r reverses, c shows clients, p partitions, and the arrows scroll.
 
     Example:
       $ nsqflow stat --once
       $ nsqflow stat orders --once --json
       $ nsqflow stat --once --clients --sort in-flight
+      $ nsqflow stat orders --once --partitions
     """
     names = [check_topic(topic) for topic in topics or ()]
-    view = StatView(sort=sort, reverse=reverse, clients=clients)
+    if clients and partitions:
+        raise CommandError("both --clients and --partitions are given: give one", "", USAGE_ERROR)
+    if partitions and not cluster.lookupds:
+        raise needs_lookupd(cluster.servers, "--partitions")
+    view = StatView(sort=sort, reverse=reverse, clients=clients, partitions=partitions)
     watcher = StatWatcher(cluster, names, _INTERVAL.parse("--interval", interval))
     watcher.with_clients = clients
     snapshot, notes = run_async(watcher.first_snapshot(), f"asking {cluster.servers}")
     for note in notes:
         print_err(one_line(note))
+    if partitions and snapshot.counts and not snapshot.partitions:
+        text = "--partitions is for topics of the redesigned NSQ"
+        raise CommandError(text, f"{cluster.servers} has classic ones only", USAGE_ERROR)
     write = _write_json if json else _write_plain
     if once:
         write(snapshot, view)
@@ -117,8 +134,8 @@ class StatWatcher:
         self._topics = topics
         self._interval = interval
         self._refresh = asyncio.Event()
-        self._counts: Totals = {}
-        self._rates: dict[ChannelKey, Rates] = {}
+        self._counts: dict[RowKey, ChannelTotals] = {}
+        self._rates: dict[RowKey, Rates] = {}
         self._at = 0.0
 
     async def first_snapshot(self) -> tuple[Snapshot, list[CommandError]]:
@@ -138,18 +155,28 @@ class StatWatcher:
         """Return the current statistics; raise if no server is reachable."""
         self.cluster.errors.clear()
         only = self._topics[0] if len(self._topics) == 1 else None
-        clients = self.with_clients
-        answers = await self.cluster.stats(only, include_clients=clients)
-        counts = sum_stats((stats for _, stats in answers), self._topics)
-        self._update_rates(counts, time.monotonic())
+        cluster, clients = self.cluster, self.with_clients
+        nodes = await cluster.nodes()
+        table = await find_partitions(cluster, nodes, self._topics, include_clients=clients)
+        answers = await cluster.stats(only, include_clients=clients, nodes=nodes)
+        if nodes and not answers and not table.copies and cluster.errors:
+            raise cluster.no_answer()
+        partitions, at = await read_ages(cluster, table.partitions), time.time()
+        classic = sum_stats((stats for _, stats in answers), self._topics)
+        counts = classic | sum_partitions(partitions, at)
+        partition_counts = count_partitions(partitions, at)
+        every: list[tuple[RowKey, ChannelTotals]] = [*counts.items(), *partition_counts.items()]
+        self._update_rates(dict(every), time.monotonic())
         named = ((node.address, stats) for node, stats in answers)
         return Snapshot(
-            time.time(),
-            str(self.cluster.servers),
+            at,
+            str(cluster.servers),
             counts,
             self._rates,
-            list_clients(named, self._topics) if clients else None,
-            [error_message(error) for error in self.cluster.errors],
+            list_clients(named, self._topics, partitions) if clients else None,
+            [*dict.fromkeys(map(error_message, cluster.errors))],
+            {(each.topic.name, each.number): each for each in partitions},
+            partition_counts,
         )
 
     async def follow(self, snapshot: Snapshot, show: Callable[[Snapshot], None]) -> None:
@@ -167,7 +194,7 @@ class StatWatcher:
         """Take the next sample now."""
         self._refresh.set()
 
-    def _update_rates(self, counts: Totals, now: float) -> None:
+    def _update_rates(self, counts: dict[RowKey, ChannelTotals], now: float) -> None:
         """Compute the rates since the previous sample; an early sample keeps the last rates."""
         seconds = now - self._at
         if self._counts and seconds < self._interval / 2:
@@ -217,6 +244,8 @@ class LiveStat:
 
     def press(self, key: str) -> None:
         """Handle a key."""
+        if key == "p" and not self._snapshot.partitions:
+            return  # the topics are all classic
         self._view.press(key)
         if self._view.is_over:
             self._over.set()
@@ -231,7 +260,8 @@ class LiveStat:
 
         body, shown = _render_rows(self._snapshot, self._view, width, height - _LIVE_MARGIN)
         empty = (Text() for _ in range(self._view.height - len(shown)))
-        hints = Text(f"{self._position(shown)}  {_HINTS}", style="dim", no_wrap=True)
+        last = "p partitions" if self._snapshot.partitions else "arrows scroll"
+        hints = Text(f"{self._position(shown)}  {_HINTS}  {last}", style="dim", no_wrap=True)
         return Group(*body, *empty, *_render_errors(self._snapshot), hints)
 
     def last(self, width: int, height: int) -> RenderableType:

@@ -1,10 +1,10 @@
-"""The rows of ``nsqflow stat``: channels or clients, as a table and as JSON."""
+"""The rows of ``nsqflow stat``: channels, also by partition, or clients; a table, and JSON."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
-from dataclasses import asdict, dataclass, fields
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, field, fields
 from itertools import compress
 from typing import Any
 
@@ -13,29 +13,44 @@ from nsqflow.cli.channel_stats import (
     ChannelKey,
     ChannelTotals,
     ClientStats,
+    PartitionKey,
+    PartitionTotals,
     Rates,
     Totals,
 )
+from nsqflow.cli.partition_table import LocatedPartition
 from nsqflow.cli.stat_view import Sort, StatView, sort_rows
 from nsqflow.cli.terminal import Cell, show_name
 
 _CHANNEL_COLUMNS: tuple[str, ...] = (
-    *("topic", "channel", "depth", "in flight", "deferred", "in/s", "out/s"),
-    *("requeued", "timed out", "clients", "nsqd"),
+    *("topic", "channel", "depth", "in flight", "deferred", "in/s", "out/s", "age"),
+    *("requeued", "timed out", "clients", "partitions", "nsqd"),
+)
+_PARTITION_COLUMNS: tuple[str, ...] = (
+    *("topic", "channel", "partition", "leader", "replicas", "depth", "in flight", "deferred"),
+    *("in/s", "out/s", "age", "requeued", "timed out", "clients"),
 )
 _CLIENT_COLUMNS: tuple[str, ...] = (
-    *("topic", "channel", "client", "address", "user agent", "nsqd", "RDY", "in flight"),
-    *("finished", "requeued", "connected", "why starved"),
+    *("topic", "channel", "client", "address", "user agent", "partition", "nsqd", "RDY"),
+    *("in flight", "finished", "requeued", "connected", "why starved"),
 )
+_REDESIGNED = ("age", "partitions", "partition")
+"""Columns that are shown only if there are topics of the redesigned NSQ."""
 # Columns that are shown only on terminals of at least this width.
 _MIN_WIDTH = {
     **dict.fromkeys(("requeued", "timed out", "nsqd"), 110),
-    **dict.fromkeys(("finished", "connected"), 110),
+    **dict.fromkeys(("finished", "connected", "partitions"), 110),
     **dict.fromkeys(("address", "user agent"), 170),
+}
+_MIN_PARTITION_WIDTH = {
+    **dict.fromkeys(("deferred", "clients"), 110),
+    **dict.fromkeys(("requeued", "timed out", "replicas"), 150),
 }
 _MIN_CLIENT_WIDTH = _MIN_WIDTH | {"nsqd": 170}
 _CLIENT_FIELDS = [one.name for one in fields(ClientStats) if one.name != "state"]
-_DAY = 24 * 3600
+_MINUTE, _HOUR, _DAY = 60, 3600, 24 * 3600
+
+RowKey = ChannelKey | PartitionKey
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,11 +61,14 @@ class Snapshot:
     """Seconds since 1970."""
     servers: str
     counts: Totals
-    rates: dict[ChannelKey, Rates]
+    rates: Mapping[RowKey, Rates]
     channel_clients: list[ChannelClient] | None
     """None if clients were not requested."""
     errors: list[str]
     """Errors of servers that did not answer."""
+    partitions: Mapping[tuple[str, int], LocatedPartition] = field(default_factory=dict)
+    """All partitions of topics of the redesigned NSQ."""
+    partition_counts: PartitionTotals = field(default_factory=dict)
 
 
 def make_table(
@@ -61,13 +79,16 @@ def make_table(
     if view.clients:
         heads, widths = _CLIENT_COLUMNS, _MIN_CLIENT_WIDTH
         rows = [_client_row(one, snapshot.at) for one in _sorted_clients(snapshot, view)]
+    elif view.partitions:
+        heads, widths = _PARTITION_COLUMNS, _MIN_PARTITION_WIDTH
+        rows = [_partition_row(snapshot, key) for key in _sorted_keys(snapshot, view)]
     else:
         heads, widths = _CHANNEL_COLUMNS, _MIN_WIDTH
-        rows = [
-            _channel_row(*key, snapshot.counts[key], snapshot.rates.get(key))
-            for key in _sorted_keys(snapshot, view)
-        ]
-    wanted = [width is None or width >= widths.get(head, 0) for head in heads]
+        rows = [_channel_row(snapshot, key) for key in _sorted_keys(snapshot, view)]
+    hidden = () if snapshot.partitions else _REDESIGNED
+    wanted = [
+        head not in hidden and (width is None or width >= widths.get(head, 0)) for head in heads
+    ]
     return [*compress(heads, wanted)], [[*compress(row, wanted)] for row in rows]
 
 
@@ -75,20 +96,30 @@ def make_objects(snapshot: Snapshot, view: StatView) -> list[dict[str, Any]]:
     """Return each row as an object for JSON."""
     if view.clients:
         return [_client_object(one, snapshot.at) for one in _sorted_clients(snapshot, view)]
-    return [
-        _channel_object(*key, snapshot.counts[key], snapshot.rates.get(key), snapshot.at)
-        for key in _sorted_keys(snapshot, view)
-    ]
+    return [_row_object(snapshot, key) for key in _sorted_keys(snapshot, view)]
 
 
-def _sorted_keys(snapshot: Snapshot, view: StatView) -> list[ChannelKey]:
+def _sorted_keys(snapshot: Snapshot, view: StatView) -> list[RowKey]:
     value = _VALUES.get(view.sort)
+    keys: list[RowKey] = [*snapshot.counts]
+    if view.partitions:
+        # A partition without a leader has a row as well.
+        known = {topic for topic, _ in snapshot.partitions}
+        lone = {(topic, None, number) for topic, number in snapshot.partitions}
+        keys = [key for key in snapshot.counts if key[0] not in known]
+        keys += {*snapshot.partition_counts} | lone
     return sort_rows(
-        snapshot.counts,
-        lambda key: (key[0], key[1] or ""),
-        value and (lambda key: value(key[1], snapshot.counts[key], snapshot.rates.get(key))),
+        keys,
+        lambda key: (key[0], key[1] or "", *(f"{number:05}" for number in key[2:])),
+        value and (lambda key: value(key[1], _counts_of(snapshot, key), snapshot.rates.get(key))),
         reverse=view.reverse,
     )
+
+
+def _counts_of(snapshot: Snapshot, key: RowKey) -> ChannelTotals:
+    if len(key) == 2:
+        return snapshot.counts[key]
+    return snapshot.partition_counts.get(key) or ChannelTotals(partitions=1)
 
 
 def _sorted_clients(snapshot: Snapshot, view: StatView) -> list[ChannelClient]:
@@ -105,10 +136,15 @@ def _sorted_clients(snapshot: Snapshot, view: StatView) -> list[ChannelClient]:
 
     return sort_rows(
         snapshot.channel_clients or (),
-        lambda one: (*one.key, *_client_name(one.client), one.nsqd),
+        _client_order,
         number if value else None,
         reverse=view.reverse,
     )
+
+
+def _client_order(one: ChannelClient) -> tuple[str, ...]:
+    name, address = _client_name(one.client)
+    return (*one.key, name, f"{one.partition or 0:05}", address, one.nsqd)
 
 
 _VALUES: dict[Sort, Callable[[str | None, ChannelTotals, Rates | None], float | None]] = {
@@ -119,37 +155,87 @@ _VALUES: dict[Sort, Callable[[str | None, ChannelTotals, Rates | None], float | 
     Sort.CLIENTS: lambda channel, counts, rate: counts.clients if channel else None,
     Sort.IN_RATE: lambda channel, counts, rate: rate.in_rate if rate else None,
     Sort.OUT_RATE: lambda channel, counts, rate: rate.out_rate if rate else None,
+    Sort.AGE: lambda channel, counts, rate: counts.age,
 }
 
 
-def _channel_row(
-    topic: str, channel: str | None, counts: ChannelTotals, rate: Rates | None
-) -> list[Cell]:
-    paused = " (paused)" if counts.paused else ""
+def _channel_row(snapshot: Snapshot, key: RowKey) -> list[Cell]:
+    counts = _counts_of(snapshot, key)
+    held, more = _show_counts(snapshot, key)
+    return [*_names(key, counts), *held, *more, counts.partitions, counts.nsqd]
+
+
+def _partition_row(snapshot: Snapshot, key: RowKey) -> list[Cell]:
+    held, more = _show_counts(snapshot, key)
+    place: list[Cell] = ["-", "-", "-"]
+    if len(key) == 3:
+        each = snapshot.partitions[key[0], key[2]]
+        place = [str(each.number), each.leader or "none", _show_copies(each)]
+    return [*_names(key, _counts_of(snapshot, key)), *place, *held, *more]
+
+
+def _names(key: RowKey, counts: ChannelTotals) -> list[Cell]:
+    paused = " (paused)" * counts.paused
+    topic = show_name(key[0])
+    return [topic + paused, "-"] if key[1] is None else [topic, show_name(key[1]) + paused]
+
+
+def _show_counts(snapshot: Snapshot, key: RowKey) -> tuple[list[Cell], list[Cell]]:
+    """Return the cells from the depth to the age, and those after it."""
+    counts, rate = _counts_of(snapshot, key), snapshot.rates.get(key)
     rates = (rate.in_rate, rate.out_rate) if rate else (None, None)
-    if channel is None:
+    if key[1] is None:
         # Counts that only a channel has stay empty.
-        names, sizes = (show_name(topic) + paused, "-"), (counts.depth, None, None)
-        return [*names, *sizes, *rates, None, None, None, counts.nsqd]
-    names = show_name(topic), show_name(channel) + paused
+        return [counts.depth, None, None, *rates, "-"], [None, None, None]
     held = counts.depth, counts.in_flight, counts.deferred
-    return [*names, *held, *rates, counts.requeued, counts.timed_out, counts.clients, counts.nsqd]
+    return [*held, *rates, _show_age(counts.age)], [
+        *(counts.requeued, counts.timed_out, counts.clients)
+    ]
 
 
-def _channel_object(
-    topic: str, channel: str | None, counts: ChannelTotals, rate: Rates | None, at: float
-) -> dict[str, Any]:
+def _show_age(seconds: float | None) -> str:
+    if seconds is None:
+        return "-"
+    for size, unit in ((_DAY, "d"), (_HOUR, "h"), (_MINUTE, "m")):
+        if seconds >= 2 * size:
+            return f"{seconds // size:.0f}{unit}"
+    return f"{seconds:.0f}s"
+
+
+def _show_copies(each: LocatedPartition) -> str:
+    """Return the nsqd that have a copy, and of how many if some are missing."""
+    wanted, names = each.topic.meta.replica, ", ".join(each.copies)
+    if len(each.copies) >= wanted:
+        return names
+    return f"{names or 'none'} ({len(each.copies)} of {wanted})"
+
+
+def _row_object(snapshot: Snapshot, key: RowKey) -> dict[str, Any]:
+    counts, rate = asdict(_counts_of(snapshot, key)), snapshot.rates.get(key)
     rates = {"in_rate": rate and rate.in_rate, "out_rate": rate and rate.out_rate}
-    return {"at": at, "topic": topic, "channel": channel, **asdict(counts), **rates}
+    place: dict[str, Any] = {}
+    if len(key) == 3:
+        del counts["partitions"], counts["nsqd"]
+        each = snapshot.partitions[key[0], key[2]]
+        place = {
+            "partition": each.number,
+            "leader": each.leader,
+            "replicas": [*each.copies],
+            "replica_count": each.topic.meta.replica,
+            "writable": each.stats is not None and each.stats.writable,
+        }
+    return {"at": snapshot.at, "topic": key[0], "channel": key[1], **place, **counts, **rates}
 
 
 def _client_row(one: ChannelClient, at: float) -> list[Cell]:
     client, why = one.client, one.starvation
-    about: tuple[Cell, ...] = ("-", "-", "-", one.nsqd, *[None] * 4, "-")
+    partition = "-" if one.partition is None else str(one.partition)
+    about: tuple[Cell, ...] = ("-", "-", "-", partition, one.nsqd, *[None] * 4, "-")
     if client is not None:
         counts = client.rdy, client.in_flight, client.finished, client.requeued
         since = _connected_since(client.connected, at)
-        about = (*_client_name(client), client.user_agent, one.nsqd, *counts, since)
+        names = (*_client_name(client), client.user_agent)
+        about = (*names, partition, one.nsqd, *counts, since)
     return [*map(show_name, one.key), *about, why.text if why else "-"]
 
 
@@ -160,6 +246,7 @@ def _client_object(one: ChannelClient, at: float) -> dict[str, Any]:
         "at": at,
         "topic": one.topic.name,
         "channel": one.channel.name,
+        "partition": one.partition,
         "nsqd": one.nsqd,
         **about,
         "depth": one.channel.depth,

@@ -1,4 +1,4 @@
-"""The state of the live view of ``nsqflow stat``: order, scrolling, channels or clients."""
+"""The state of the live view of ``nsqflow stat``: order, scrolling, and what its rows are."""
 
 from __future__ import annotations
 
@@ -22,6 +22,7 @@ class Sort(StrEnum):
     IN_RATE = "in/s"
     OUT_RATE = "out/s"
     CLIENTS = "clients"
+    AGE = "age"
 
 
 _SORTS = [*Sort]
@@ -40,6 +41,8 @@ class StatView:
     """Reverse the default order: names from A, numbers from the largest."""
     clients: bool = False
     """Whether clients are shown instead of channels."""
+    partitions: bool = False
+    """Whether channels are shown for each partition; not with clients."""
     offset: int = 0
     """Rows above the screen."""
     is_over: bool = False
@@ -59,8 +62,9 @@ class StatView:
         elif key == "r":
             self.reverse = not self.reverse
         elif key == "c":
-            self.clients = not self.clients
-            self.offset = 0
+            self.clients, self.partitions, self.offset = not self.clients, False, 0
+        elif key == "p":
+            self.clients, self.partitions, self.offset = False, not self.partitions, 0
         else:
             self._scroll(key)
 

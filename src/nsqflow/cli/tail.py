@@ -3,107 +3,36 @@
 from __future__ import annotations
 
 import asyncio
-import base64
-import json
 import os
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Sequence
 from contextlib import AsyncExitStack
-from datetime import datetime
-from functools import partial
-from typing import TYPE_CHECKING, Annotated, Any
+from dataclasses import dataclass
+from typing import Annotated
 
 import typer
 
+from nsqflow.cli.cluster import CliCluster
 from nsqflow.cli.completion import TopicsArgument, complete_channel
 from nsqflow.cli.connect_check import check_reachable
 from nsqflow.cli.coroutines import run_async
-from nsqflow.cli.existence import Holders, find_holders
+from nsqflow.cli.errors import USAGE_ERROR, CommandError
+from nsqflow.cli.existence import find_holders, find_partitions
+from nsqflow.cli.message_format import Formatter, make_formatter
+from nsqflow.cli.partitions import (
+    FromOption,
+    PartitionsOption,
+    check_lookupd,
+    check_position,
+    choose_partitions,
+    find_partitioned,
+)
 from nsqflow.cli.servers import CliServers
-from nsqflow.cli.terminal import console, escape, escape_lines, on_terminal, print_err, to_json
+from nsqflow.cli.terminal import on_terminal, print_err
 from nsqflow.client.consumer.consumer import Consumer
-from nsqflow.client.message import Message
+from nsqflow.client.options import ConsumerOptions
 from nsqflow.errors import NsqError
 from nsqflow.protocol.names import EPHEMERAL, check_channel, check_topic, is_ephemeral
-
-if TYPE_CHECKING:
-    from nsqflow.spark.spool.recovery import SpooledMessage
-
-Formatter = Callable[[Iterable[Message]], None]
-"""Writes a batch of messages to stdout."""
-
-
-def make_formatter(*, as_json: bool, pretty: bool | None, several: bool) -> Formatter:
-    """Choose how messages are shown; with ``several`` topics each line names its topic."""
-    if as_json:
-        return _print_objects
-    if sys.stdout.isatty():  # a dumb terminal needs escaping, too
-        return partial(_print_readable, console(), pretty=pretty is not False)
-    return partial(_print_bodies, pretty=bool(pretty), several=several)
-
-
-def _print_objects(messages: Iterable[Message]) -> None:
-    _write(f"{to_json(describe_message(message))}\n".encode() for message in messages)
-
-
-def describe_message(message: Message | SpooledMessage) -> dict[str, Any]:
-    """Return a message as an object of JSON, with its body as text if it is UTF-8."""
-    described: dict[str, Any] = {
-        "topic": message.topic,
-        "channel": message.channel,
-        "nsqd": message.nsqd,
-        "id": message.id.decode("ascii", "backslashreplace"),
-        "timestamp": message.timestamp,
-        "attempts": message.attempts,
-    }
-    try:
-        described["body"] = message.body.decode()
-    except UnicodeDecodeError:
-        described["body_base64"] = base64.b64encode(message.body).decode()
-    return described
-
-
-def _print_bodies(messages: Iterable[Message], *, pretty: bool, several: bool) -> None:
-    def line(message: Message) -> bytes:
-        topic = f"{message.topic}\t".encode() if several else b""
-        indented = _indented(message.body) if pretty else None
-        return topic + (message.body if indented is None else indented.encode()) + b"\n"
-
-    _write(map(line, messages))
-
-
-def _print_readable(screen: Any, messages: Iterable[Message], *, pretty: bool) -> None:
-    from rich.highlighter import JSONHighlighter
-    from rich.text import Text
-
-    for message in messages:
-        at = datetime.fromtimestamp(message.timestamp / 1e9).strftime("%H:%M:%S.%f")[:-3]
-        again = f" attempt {message.attempts}" if message.attempts > 1 else ""
-        screen.print(Text(escape(f"{at} {message.topic} {message.nsqd}{again}"), style="dim"))
-        indented = _indented(message.body) if pretty else None
-        if indented is None:
-            screen.print(Text(_readable(message.body)))
-        else:
-            screen.print(JSONHighlighter()(Text(indented)))
-
-
-def _indented(body: bytes) -> str | None:
-    """Indent a body that is JSON; return None for any other body."""
-    try:
-        return to_json(json.loads(body), indent=2)
-    except (ValueError, RecursionError):
-        return None
-
-
-def _readable(body: bytes) -> str:
-    """Decode any bytes; escape control characters except line breaks."""
-    return escape_lines(body.decode("utf-8", "backslashreplace"))
-
-
-def _write(pieces: Iterable[bytes]) -> None:
-    sys.stdout.buffer.write(b"".join(pieces))
-    sys.stdout.buffer.flush()
-
 
 _MAX_IN_FLIGHT = 200
 _BATCH_SIZE = 100
@@ -132,9 +61,12 @@ def tail(
         typer.Option(
             "--create",
             help="Subscribe even if a topic or the channel does not exist: with --nsqd it is "
-            "created, with --lookupd it is waited for.",
+            "created, with --lookupd it is waited for. Not with --from, nor with --partition "
+            "unless --channel is given.",
         ),
     ] = False,
+    start: FromOption = None,
+    partition: PartitionsOption = None,
     json: Annotated[
         bool, typer.Option("--json", help="Print each message as a JSON object on a line.")
     ] = False,
@@ -153,51 +85,126 @@ def tail(
     Example:
       $ nsqflow tail orders -n 1
       $ nsqflow tail orders returns -n 2 --json
+      $ nsqflow tail orders -n 1 --from earliest --partition 0
     """
     names = [check_topic(topic) for topic in dict.fromkeys(topics)]
-    channel = check_channel(channel or f"tail-{os.urandom(6).hex()}{EPHEMERAL}")
+    selection = Selection.of(channel, start, partition or ())
+    if create and selection.option is not None and selection.is_own:
+        raise CommandError(
+            f"--create and {selection.option} are both given: {selection.option} is for topics "
+            "that exist",
+            "'nsqflow create' creates one",
+            USAGE_ERROR,
+        )
     formatter = make_formatter(as_json=json, pretty=pretty, several=len(names) > 1)
-    run_async(TailPrinter(formatter, n).follow(servers, names, channel, create=create))
+    run_async(TailPrinter(formatter, n, selection).follow(servers, names, create=create))
+
+
+@dataclass(frozen=True, slots=True)
+class Selection:
+    """What is read: a channel, from a position on, of some partitions."""
+
+    channel: str
+    is_own: bool
+    """Whether the channel is a temporary one of this command."""
+    start: str | None
+    """A position; None: where the channel is."""
+    partitions: tuple[int, ...]
+    """Empty: all."""
+
+    @classmethod
+    def of(cls, channel: str | None, start: str | None, partitions: Sequence[int]) -> Selection:
+        """Check the options."""
+        if start is not None:
+            check_position("--from", start)
+            if channel is not None:
+                raise CommandError(
+                    f"--from with --channel would move channel {channel!r} for all its consumers",
+                    "'nsqflow seek' does that",
+                    USAGE_ERROR,
+                )
+        own = f"tail-{os.urandom(6).hex()}{EPHEMERAL}"
+        name = own if channel is None else check_channel(channel)
+        return cls(name, channel is None, start, tuple(partitions))
+
+    @property
+    def option(self) -> str | None:
+        """The option for topics of the redesigned NSQ, if one is given."""
+        return "--from" if self.start is not None else "--partition" if self.partitions else None
+
+
+@dataclass(frozen=True, slots=True)
+class TailedTopic:
+    """A topic, and how it is consumed."""
+
+    nsqd: tuple[str, ...]
+    """Empty: those that nsqlookupd names."""
+    connections: int
+    options: ConsumerOptions
 
 
 class TailPrinter:
     """Prints messages: ``limit`` of them, or all that arrive."""
 
-    def __init__(self, formatter: Formatter, limit: int | None) -> None:
+    def __init__(self, formatter: Formatter, limit: int | None, selection: Selection) -> None:
         self._format = formatter
         self._left = limit
+        self._selection = selection
         self._waiting: asyncio.TimerHandle | None = None
 
-    async def follow(
-        self, servers: CliServers, topics: list[str], channel: str, *, create: bool
-    ) -> None:
+    async def follow(self, servers: CliServers, topics: list[str], *, create: bool) -> None:
         """Print messages until the limit is reached."""
+        if self._selection.option is not None:
+            check_lookupd(servers, self._selection.option)
         nsqds = await check_reachable(servers)
-        if create:
-            holders = dict.fromkeys(topics, servers.nsqd)
-        else:
-            # An ephemeral channel is deleted with its last reader.
-            named = None if is_ephemeral(channel) else channel
-            holders = await find_holders(servers, topics, named)
+        sources = await self._find(CliCluster(servers), topics, nsqds, create=create)
         try:
-            await self._follow(servers, holders, channel, nsqds)
+            await self._follow(servers, sources)
         except NsqError as error:
             explained = servers.explain(error)
             if explained is error:
                 raise
             raise explained from error
 
-    async def _follow(
-        self, servers: CliServers, holders: Holders, channel: str, nsqds: int
-    ) -> None:
+    async def _find(
+        self, cluster: CliCluster, topics: list[str], nsqds: int, *, create: bool
+    ) -> dict[str, TailedTopic]:
+        """Return how to read each topic; raise if one, or the channel, does not exist."""
+        chosen, servers = self._selection, cluster.servers
+        if chosen.option is not None:
+            for topic in topics:
+                await find_partitioned(
+                    cluster, topic, chosen.option, f"'nsqflow tail {topic}' shows what comes"
+                )
+        partitioned = await cluster.partitioned_topics(topics)
+        classic = [topic for topic in topics if topic not in partitioned]
+        # An ephemeral channel is deleted with its last reader.
+        named = None if is_ephemeral(chosen.channel) else chosen.channel
+        holders = dict.fromkeys(classic, servers.nsqd)
+        if not create and classic:
+            holders = await find_holders(servers, classic, named)
+        sources = {topic: TailedTopic(nsqd, nsqds, {}) for topic, nsqd in holders.items()}
+        for topic, found in partitioned.items():
+            numbers = choose_partitions(found, chosen.partitions)
+            if not create:
+                numbers = await find_partitions(
+                    cluster, found, numbers, named, is_own=chosen.is_own
+                )
+            options = ConsumerOptions(partitions=numbers, start_from=chosen.start)
+            if chosen.is_own and not found.meta.ordered and chosen.start is None:
+                # Messages then have their offset, and are not missed when a leader moves.
+                options["start_from"] = "latest"
+            sources[topic] = TailedTopic((), len(numbers), options)
+        return {topic: sources[topic] for topic in topics}
+
+    async def _follow(self, servers: CliServers, sources: dict[str, TailedTopic]) -> None:
         if on_terminal() and on_terminal(sys.stderr):
-            text = f"waiting for messages of {', '.join(holders)}; press Ctrl-C to stop"
+            text = f"waiting for messages of {', '.join(sources)}; press Ctrl-C to stop"
             self._waiting = asyncio.get_running_loop().call_later(_NOTICE_AFTER, print_err, text)
         async with AsyncExitStack() as stack:
             stack.callback(self._stop_waiting)
             consumers = [
-                self._consumer(servers, topic, nsqd, channel, nsqds)
-                for topic, nsqd in holders.items()
+                self._consumer(servers, topic, source) for topic, source in sources.items()
             ]
             for consumer in consumers:
                 await stack.enter_async_context(consumer)
@@ -211,20 +218,21 @@ class TailPrinter:
                     task.cancel()
                 await asyncio.gather(*tasks, return_exceptions=True)
 
-    def _consumer(
-        self, servers: CliServers, topic: str, nsqd: tuple[str, ...], channel: str, nsqds: int
-    ) -> Consumer:
+    def _consumer(self, servers: CliServers, topic: str, source: TailedTopic) -> Consumer:
         # Take no more messages than are shown from a shared channel, but at least one from each
-        # nsqd: with fewer, the consumer would rotate between them.
-        limit = _MAX_IN_FLIGHT if self._left is None else min(self._left * nsqds, _MAX_IN_FLIGHT)
+        # connection: with fewer, the consumer would rotate between them.
+        limit, connections = _MAX_IN_FLIGHT, source.connections
+        if self._left is not None:
+            limit = min(self._left * connections, _MAX_IN_FLIGHT)
+        options = servers.client_options() | source.options
         return Consumer(
             topic,
-            channel,
-            nsqd=nsqd,
-            lookupd=() if nsqd else servers.lookupd,
-            max_in_flight=max(limit, nsqds),
+            self._selection.channel,
+            nsqd=source.nsqd,
+            lookupd=() if source.nsqd else servers.lookupd,
+            max_in_flight=max(limit, connections),
             max_attempts=0,
-            **servers.client_options(),
+            **options,
         )
 
     def _stop_waiting(self) -> None:

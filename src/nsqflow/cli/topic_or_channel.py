@@ -9,6 +9,7 @@ from typing import Self, TypeVar
 from nsqflow.admin import AdminError, Lookupd, Nsqd, NsqdNode, TopicStats
 from nsqflow.admin.http_api import Change
 from nsqflow.cli.cluster import CliCluster, unknown_channel, unknown_topic
+from nsqflow.protocol.dialect import Dialect
 from nsqflow.protocol.names import check_channel, check_topic
 
 D = TypeVar("D")
@@ -95,7 +96,9 @@ class TopicOrChannel:
             return _results(await cluster.for_each(await cluster.nodes(), self._create_on_nsqd))
         holders = await cluster.stats(self.topic) if self.channel else []
         nodes = [node for node, stats in holders if stats.topics]
-        registered = await cluster.for_each(cluster.lookupds, self._create_on_lookupd)
+        # Those of the redesigned NSQ may have classic nsqd as well, but no names of their own.
+        lookupds = await cluster.lookupds_of(Dialect.CLASSIC)
+        registered = await cluster.for_each(lookupds, self._create_on_lookupd)
         return _results(registered) + _results(await cluster.for_each(nodes, self._create_on_nsqd))
 
     async def empty(self, cluster: CliCluster, found: FoundOn) -> list[EmptyResult]:
@@ -104,11 +107,12 @@ class TopicOrChannel:
 
     async def delete(self, cluster: CliCluster, found: FoundOn) -> list[str]:
         """Delete it; return the servers that had it."""
+        lookupds = await cluster.lookupds_of(Dialect.CLASSIC)
         if self.channel is None:
             # Consumers must not be directed there meanwhile: subscribing would create it again.
-            await cluster.for_each(cluster.lookupds, lambda lookupd: self._hide(lookupd, found))
+            await cluster.for_each(lookupds, lambda lookupd: self._hide(lookupd, found))
         done = await self.change(cluster, found, "delete")
-        unregistered = await cluster.for_each(cluster.lookupds, self.delete_on_lookupd)
+        unregistered = await cluster.for_each(lookupds, self.delete_on_lookupd)
         return done + [lookupd.address for lookupd, _ in unregistered]
 
     async def change(self, cluster: CliCluster, found: FoundOn, change: Change) -> list[str]:

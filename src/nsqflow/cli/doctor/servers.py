@@ -12,9 +12,10 @@ from email.utils import parsedate_to_datetime
 
 from nsqflow.address import parse_http_address
 from nsqflow.admin import Lookupd, NsqdNode
-from nsqflow.cli.cluster import CLASSIC_ONLY, CliCluster, is_answer, is_redesigned
+from nsqflow.cli.cluster import NEEDS_LOOKUPD, CliCluster, is_answer, is_redesigned
 from nsqflow.cli.connect_check import identify
 from nsqflow.cli.doctor.finding import Finding, note, ok, problem
+from nsqflow.cli.doctor.redesigned import check_redesigned
 from nsqflow.cli.errors import CommandError, error_message, hint_for
 from nsqflow.cli.servers import CliServers
 from nsqflow.errors import (
@@ -52,7 +53,8 @@ async def check_servers(servers: CliServers) -> list[Finding]:
     if not nodes:
         remedy = "start nsqd with -lookupd-tcp-address=HOST:PORT, the TCP address of nsqlookupd"
         findings.append(problem("nsqd", "no nsqd is registered with nsqlookupd", remedy))
-    return findings + await _all(_nsqd(servers, node) for node in nodes)
+    findings += await _all(_nsqd(servers, node) for node in nodes)
+    return findings + await check_redesigned(servers)
 
 
 def _named(servers: CliServers) -> Finding:
@@ -84,10 +86,8 @@ async def _lookupd(servers: CliServers, address: str) -> list[Finding]:
         remedy = hint_for(servers.explain(error)) or _LOG
         return [problem(subject, _reason(error, lookupd.address), remedy)]
     # Only a redesigned nsqlookupd has this path.
-    if cluster is not None or is_redesigned(version):
-        found = note(subject, f"version {version}, redesigned", CLASSIC_ONLY)
-    else:
-        found = ok(subject, f"version {version}, classic")
+    redesigned = cluster is not None or is_redesigned(version)
+    found = ok(subject, f"version {version}, {'redesigned' if redesigned else 'classic'}")
     return [found, *await _clock(servers, address)]
 
 
@@ -108,10 +108,10 @@ async def _tcp(servers: CliServers, node: NsqdNode, errors: list[NsqError]) -> F
         errors.append(error)
         remedy = _remedy(servers.explain(error), node)
         return problem(subject, _reason(error, node.address), remedy)
+    if is_redesigned(version) and node.registration is None:
+        return note(subject, f"version {version}, redesigned", NEEDS_LOOKUPD)
     if is_redesigned(version):
-        # Reported for its nsqlookupd already.
-        remedy = "" if node.registration else CLASSIC_ONLY
-        return note(subject, f"version {version}, redesigned", remedy)
+        return ok(subject, f"version {version}, redesigned")
     return ok(subject, f"version {version}, classic")
 
 
