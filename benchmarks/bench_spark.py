@@ -12,6 +12,12 @@ default  the same in batches of 500,000, as many as maxMessagesPerTrigger allows
 memory   as source, from nsqd that hold all messages in memory
 sink     1,000,000 rows in Spark's memory, by two tasks, to 1 and 2 nsqd; beside a writer that
          throws them away, and publish_many of 200, one awaited after the other, without Spark
+partitions
+         as source, from our own brokers: a topic with 2 partitions of the redesigned NSQ, beside
+         one on 2 classic nsqd; half as many messages
+ordered  an ordered topic with 2 partitions on our broker, a fiftieth of the messages: finished at
+         once and stored together, which is how the source reads; beside each message stored before
+         it is finished, as on a channel that is shared
 latency  an idle stream, about one message a second: from publishing to foreachBatch; beside how
          long a batch takes that has one row, and that from the ceiling
 
@@ -26,7 +32,7 @@ import json
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, closing, contextmanager, redirect_stdout
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from statistics import median
@@ -37,6 +43,7 @@ from benchmarks import against
 from benchmarks.rounds import Goal, Report, Sampler, as_json, judge, show
 from benchmarks.spark_cpu import show_cpu
 from benchmarks.spark_latency import Latency
+from benchmarks.spark_partitions import broker_reads
 from benchmarks.spark_reads import Reads
 from benchmarks.spark_stand_ins import register
 from benchmarks.spark_tree import SCENARIOS, SparkTree
@@ -54,6 +61,8 @@ LATENCIES = 20  # messages in a round
 MAX_DELAY = 0.05  # seconds which an idle stream may take longer than a batch of the ceiling
 
 ONE, TWO = "nsq, 1 nsqd", "nsq, 2 nsqd"
+REDESIGNED, CLASSIC = "redesigned, 2 partitions", "classic, 2 nsqd, our broker"
+AHEAD, EACH = "finished ahead", "each stored first"
 CEILING = "ready-made Arrow batches"
 PARQUET, RATE = "parquet", "rate-micro-batch"
 PUBLISH_MANY, NOWHERE = "publish_many of 200, 1 nsqd", "discarding Arrow writer"
@@ -110,6 +119,29 @@ def reads_table(
 
 
 @contextmanager
+def partitions_table(setting: Setting, *, batches: int) -> Iterator[Table]:
+    messages = setting.messages // 2
+    reads = Reads(setting.spark, setting.folder, messages, messages // batches)
+    title = f"read {messages:,} messages from our brokers in batches of {reads.per_trigger:,}"
+    with broker_reads(reads, "classic") as classic, broker_reads(reads, "redesigned") as redesigned:
+        samplers: dict[str, Sampler] = {REDESIGNED: redesigned, CLASSIC: classic}
+        yield Table(title, samplers, [Goal(REDESIGNED, (CLASSIC,), at_least=0.9)])
+
+
+@contextmanager
+def ordered_table(setting: Setting, *, batches: int) -> Iterator[Table]:
+    messages = setting.messages // 50
+    reads = Reads(setting.spark, setting.folder, messages, messages // batches)
+    title = f"read {messages:,} messages of an ordered topic in batches of {reads.per_trigger:,}"
+    with broker_reads(reads, "redesigned") as broker:
+        samplers: dict[str, Sampler] = {
+            AHEAD: replace(broker, ordered=True),
+            EACH: replace(broker, ordered=True, shared=True),
+        }
+        yield Table(title, samplers, [Goal(AHEAD, (EACH,))])
+
+
+@contextmanager
 def writes_table(setting: Setting) -> Iterator[Table]:
     goals = [
         Goal(ONE, (PUBLISH_MANY,), at_least=0.5),
@@ -143,6 +175,8 @@ TABLES: dict[str, Callable[[Setting], AbstractContextManager[Table]]] = {
     "source": partial(reads_table, batches=10, peers=True),
     "default": partial(reads_table, batches=2),
     "memory": partial(reads_table, batches=10, options=["-mem-queue-size=1000000"]),
+    "partitions": partial(partitions_table, batches=10),
+    "ordered": partial(ordered_table, batches=2),
     "sink": writes_table,
     "latency": latency_table,
 }

@@ -10,7 +10,6 @@ from statistics import median
 from typing import NamedTuple
 
 from benchmarks.rounds import Report, Sample
-from tests.fixtures.servers import Nsqd
 
 TICK = os.sysconf("SC_CLK_TCK")
 
@@ -36,14 +35,14 @@ Processes = dict[int, Process]
 
 
 class Meter:
-    """The CPU time that Spark and the nsqd have taken since this was made."""
+    """The CPU time that Spark and the processes of nsqd have taken since this was made."""
 
-    def __init__(self, nsqd: Sequence[Nsqd] = ()) -> None:
+    def __init__(self, nsqd: Sequence[int] = ()) -> None:
         from pyspark import SparkContext
 
         assert SparkContext._gateway
         self._jvm = SparkContext._gateway.proc.pid
-        self._nsqd = [server.process.pid for server in nsqd]
+        self._nsqd = nsqd
         self._before = processes()
 
     def sample(self, rate: float, rows: int) -> SparkSample:

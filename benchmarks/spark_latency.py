@@ -70,7 +70,7 @@ class Latency:
             for _ in range(WARM_UP):
                 self._send_one(producer, topic.name, arrivals)
             arrivals.ages.clear()
-            meter, before = Meter([nsqd]), perf_counter()
+            meter, before = Meter([nsqd.process.pid]), perf_counter()
             for _ in range(self.messages):
                 self._send_one(producer, topic.name, arrivals)
             sample = meter.sample(self.messages / (perf_counter() - before), self.messages)

@@ -46,11 +46,15 @@ class Reads:
             spread_topic(nsqd, self.rows) as topics,
         ):
             options = source_options(topics[0].name, nsqd, spool)
-            options["maxMessagesPerTrigger"] = str(self.per_trigger)
-            sample = self._read_all(self._load("nsq", options), nsqd)
+            sample = self.read_all(options, [server.process.pid for server in nsqd])
             if left := sum(topic.unfinished() for topic in topics):
                 raise ContenderFailed(f"left {left} of {self.rows} messages unfinished")
         return sample
+
+    def read_all(self, options: dict[str, str], nsqd: Sequence[int]) -> SparkSample:
+        """Ours, with these options, from nsqd of these processes."""
+        limit = {"maxMessagesPerTrigger": str(self.per_trigger)}
+        return self._read_all(self._load("nsq", options | limit), nsqd)
 
     def ready(self) -> SparkSample:
         """Batches that are made already, from Python."""
@@ -103,7 +107,7 @@ class Reads:
             finally:
                 query.stop()
 
-    def _read_all(self, rows: DataFrame, nsqd: Sequence[Nsqd] = ()) -> SparkSample:
+    def _read_all(self, rows: DataFrame, nsqd: Sequence[int] = ()) -> SparkSample:
         with self._started(rows, availableNow=True) as query:
             await_batches(query, 1)
             meter = Meter(nsqd)

@@ -69,7 +69,9 @@ def ready_rows(count: int) -> pa.RecordBatch:
         ],
         schema=STORED,
     )
-    return RowConverter("topic", "channel", "127.0.0.1:4150", include_metadata=True).convert(stored)
+    outward = RowConverter("topic|127.0.0.1:4150", "channel", metadata=True, positions=False)
+    [rows] = outward.convert(stored)
+    return rows
 
 
 class Ready(DataSource):

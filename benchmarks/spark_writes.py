@@ -57,7 +57,7 @@ class Writes:
     def _write(
         self, target: str, options: Mapping[str, str], nsqd: Sequence[Nsqd] = ()
     ) -> SparkSample:
-        meter = Meter(nsqd)
+        meter = Meter([server.process.pid for server in nsqd])
         before = perf_counter()
         self._frame.write.format(target).options(**options).mode("append").save()
         return meter.sample(self._rows / (perf_counter() - before), self._rows)
