@@ -19,7 +19,8 @@ from nsqflow.client.producer.config import ProducerConfig
 from nsqflow.config.options import Option, declared_options
 from nsqflow.config.reference import python_default, python_range
 from nsqflow.pipelines import model
-from nsqflow.spark.options import OPTIONS, SCOPES
+from nsqflow.spark.options import OPTIONS
+from nsqflow.spark.server_options import SCOPES
 from tests.features import filled, proofs
 
 DOCS = Path(__file__).resolve().parents[1] / "docs"
